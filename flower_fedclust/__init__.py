@@ -1,4 +1,4 @@
-"""Federated clustering and visualization for Flower: clusters of rows that stay where they are.
+"""Federated clustering and visualization for Flower: find clusters of rows that stay at their sites.
 
 >>> import flower_fedclust as fc
 >>> strategy = fc.FedDPKMeans(n_clusters=10, epsilon=1.0, delta=1e-6, server_data=public_rows)  # doctest: +SKIP
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from flower_fedclust.strategies.common.tables import with_schema as with_schema
     from flower_fedclust.tables import Schema as Schema
 
-#: The modules of public names. They are imported when first used, so that ``import flower_fedclust`` is fast.
-#: Strategies are found by their classes' names in the registry. Authors of strategies find their names in
-#: ``authoring``.
+#: Module -> the public names that it defines. A module is imported when one of its names is first used, so that
+#: ``import flower_fedclust`` is fast. Classes of strategies are found in the registry. Names that only authors of
+#: strategies need are in ``authoring``.
 _NAMES = {
     "authoring": "authoring",
     "checking.audit": "audit",
@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         module = import_module(f"flower_fedclust.{_HOME[name]}")
         value = module if name == _HOME[name] else getattr(module, name)
-    elif not name[0].isupper():  # modules import each other; only classes are looked for
+    elif not name[0].isupper():  # the registry has only classes; Python finds submodules itself
         raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
     else:
         value = import_module("flower_fedclust.registry").find_class(name)
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _where_it_is(name: str) -> str:
-    """Say where a class is that this package does not export: in ``authoring``, ``models``, or another distribution."""
+    """Return advice where to find a class that is not in this module: "" if it is not known."""
     from flower_fedclust import authoring, models, plugins
 
     for module in (authoring, models):

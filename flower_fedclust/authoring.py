@@ -1,8 +1,9 @@
-"""The names that authors of strategies import: rounds, clients, answers, terms, rows on the grid, and models.
+"""The names that authors of strategies import.
 
-A strategy is a generator that yields rounds (:class:`Sum`, :class:`Gather`). Its client declares answers with
-:func:`by_row` or :func:`answers`. docs/writing.md is the guide, and docs/tutorials/own-strategy.md an example from
-beginning to end.
+A strategy is a generator that yields rounds: a :class:`Sum` adds up the clients' answers, a :class:`Gather` collects
+them. The client half declares its answers with :func:`by_row`, for sums over rows, or with :func:`answers`. Functions
+such as :func:`total` and :func:`count` return terms: sums with a bound on what one row adds. docs/writing.md is the
+guide, and docs/tutorials/own-strategy.md an example from beginning to end.
 
 >>> from flower_fedclust import authoring
 >>> class MeanClient(authoring.FrameClient):

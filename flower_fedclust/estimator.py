@@ -45,8 +45,8 @@ def as_estimator(
     Parameters
     ----------
     strategy : ProtocolStrategy
-        It is not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so
-        on.
+        The strategy, which is not changed: each fit runs a copy. For scikit-learn its parameters are called
+        ``strategy__n_clusters`` and so on.
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
         Public facts about the columns; needed if ``fit`` takes tables with text, dates or gaps.
     seed : int, optional
@@ -88,13 +88,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         The cluster of each row; -1 if its client took no part.
     model_ : Model
     result_ : Result
-        With the privacy report, which holds here as in any other run.
+        The result of the run, with a privacy report that is valid as in any other run.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_columns,)
-        If the columns have names.
+        The names of the columns, if they have names.
     """
 
-    #: scikit-learn's metadata routing: ``fit`` asks for the groups without a call of ``set_fit_request``.
+    #: scikit-learn's metadata routing: ``fit`` gets groups and subjects without a call of ``set_fit_request``.
     __metadata_request__fit = {"groups": True, "subjects": True}  # noqa: RUF012
 
     def __init__(
@@ -187,7 +187,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: object = None, sample_weight: None = None) -> float:  # noqa: ARG002
         """Return the negative cost of rows, so that more is better.
 
-        ``sample_weight`` must be None: scikit-learn's pipelines pass it on.
+        ``sample_weight`` exists only because scikit-learn's pipelines pass it on, and must be None.
         """
         check_is_fitted(self)
         if sample_weight is not None:
@@ -196,10 +196,10 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_can_transform)  # type: ignore[untyped-decorator]
     def transform(self, X: Any) -> Any:
-        """Return the places of rows on the map, of shape (n_rows, 2), or their distances to the centers.
+        """Return the rows' places on the map, or their distances to the centers if the model has no map.
 
-        Distances have the shape (n_rows, n_clusters). Models without centers, such as subspaces,
-        have no transform.
+        Places have the shape (n_rows, 2), and distances the shape (n_rows, n_clusters). Models without centers, such as
+        subspaces, have no transform.
         """
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
@@ -220,7 +220,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Say what :meth:`transform` returns: "default" (an array), "pandas" or "polars"; None changes nothing."""
         check_choice("transform", transform or "default", ("default", "pandas", "polars"))
         if transform is not None:
-            # scikit-learn's clone reads it here.
+            # scikit-learn's clone copies this attribute.
             self._sklearn_output_config = {"transform": transform}
         return self
 
@@ -228,8 +228,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:  # noqa: ARG002
         """Return the names of the columns of :meth:`transform`, as scikit-learn's ``set_output`` needs them.
 
-        They are the name of this class in small letters and a number, as in other clusterers.
-        ``input_features`` is ignored.
+        A name is the name of this class in lower case with a number, as in other clusterers. ``input_features`` is
+        ignored.
         """
         check_is_fitted(self)
         is_map = self.result_.embedding is not None and len(self.result_.embedding) > 0
@@ -239,7 +239,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
-        """Return rows of finite numbers or, with a schema, the table."""
+        """Return the rows as checked numbers or, with a schema, as the table; ``reset`` also stores the columns."""
         frame = as_frame(X, "X") if reset else as_new_rows(X, "X")
         if self.schema is None:
             names = getattr(self, "feature_names_in_", None)

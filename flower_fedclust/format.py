@@ -1,7 +1,7 @@
-"""The version of everything that one copy of this package writes and another reads.
+"""The format version of everything that one copy of this package writes and another copy reads.
 
-Messages, files and ledgers state the format that they were written in. Another format is refused
-with a sentence that says what to do; it is never guessed.
+Messages, files and ledgers state the format in which they were written. Other formats are refused,
+with a sentence that says what to do; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import read_json
 
-#: The format of messages, replies, journals, ledgers, saved results, models and comparisons, raised by any change.
+#: The format of messages, replies, journals, ledgers, saved results, models and comparisons. Any change raises it by 1.
 FORMAT = 5
 
 
 class FormatError(DataError):
-    """A message or a file that another version of this package wrote."""
+    """A message or a file has another format: another version of this package wrote it."""
 
 
 def check_format(
@@ -29,13 +29,13 @@ def check_format(
     Parameters
     ----------
     stated : object
-        What the message or the file states; it may come from another party.
+        The format that the message or the file states; it may come from another party.
     label : str
-        What it is, for the error: "this message", or the path of a file.
+        What states it, for the error message: "this message", or the path of a file.
     reader : str
-        Who reads it.
+        Who reads the message or the file, for the error message.
     remedy : str, optional
-        What to do.
+        What the user can do, for the error message.
     """
     if type(stated) is int and stated == FORMAT:
         return
@@ -49,7 +49,7 @@ def check_format(
 
 
 def stamp() -> dict[str, object]:
-    """Return the fields that every written file has: the format, and the version of this package (None if unknown)."""
+    """Return the fields that every saved file begins with: the format, and this package's version (None if unknown)."""
     try:
         version: str | None = metadata.version("flower-fedclust")
     except metadata.PackageNotFoundError:
@@ -60,8 +60,8 @@ def stamp() -> dict[str, object]:
 def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
     """Return the object in a JSON file, after a check of its format.
 
-    If ``beside`` exists and ``path`` does not, saving was interrupted, or an older version wrote
-    the files; the error says so.
+    ``beside`` is a file that is saved together with ``path``. If only ``beside`` exists, the error says that saving was
+    interrupted, or that an older version wrote the files.
     """
     try:
         content = read_json(path, "run again")

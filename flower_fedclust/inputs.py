@@ -1,13 +1,11 @@
 """Turn what a user gives into strategies and clients.
 
-Users name a strategy by name, by class or as an object, and give rows as arrays, tables, files,
-folders, data sets or clients of their own. :func:`read_inputs` turns all of these into
-:class:`Inputs`: strategies as objects, and clients by name. It does so for ``fc.simulate``,
-``fc.plan``, ``fc.audit``, ``fc.run_app``, ``fedclust run`` and the app of ``flwr run``.
-``fc.compare`` takes the same, and makes a :class:`RowsChoice` for each trial, which reads its own
-rows.
+Users give a strategy by its name, as a class or as an object, and rows as arrays, tables, files, folders, data sets or
+ClientData objects. :func:`read_inputs` turns all of these into :class:`Inputs`: strategies as objects, and clients by
+name. ``fc.simulate``, ``fc.plan``, ``fc.audit``, ``fc.run_app``, ``fedclust run`` and the app of ``flwr run`` use it.
+``fc.compare`` takes the same inputs, and makes a :class:`RowsChoice` for each trial, which reads its own rows.
 
-Whatever can be known without rows (names, parameters, files) is checked before any row is read.
+Everything that needs no rows (names, parameters, files) is checked before any row is read.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.floors import FLOOR
 from flower_fedclust.tables.schema import Schema
 
-#: A strategy: an object, a class, a name of the registry, or "module:Class".
+#: A strategy: an object, a class, a name in the registry, or "module:Class".
 Strategy = ProtocolStrategy | type[ProtocolStrategy] | str
 
 #: The forms of clients that :func:`~flower_fedclust.simulate` takes.
@@ -57,7 +55,7 @@ Clients = (
     Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[..., Any] | str | Path
 )
 
-#: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
+#: How many rows for each cluster are taken out of a data set as server rows by default (FedDP-KMeans, appendix G.1).
 SERVER_ROWS_PER_CLUSTER = 20
 
 
@@ -97,7 +95,7 @@ def strategies_of(strategies: Strategy | Sequence[Strategy]) -> list[Strategy]:
 class RunSettings:
     """Settings of a run that are not parameters of a strategy.
 
-    Each has the name of the attribute of the strategy that it sets.
+    A setting has the same name as the attribute of the strategy that it sets.
 
     Parameters
     ----------
@@ -148,9 +146,9 @@ def make_strategies(
     Parameters
     ----------
     strategies_given : sequence of strategies
-        A strategy that is given by name or class takes the parameters that it accepts; an object
-        has its own.
+        Strategies as names, classes or objects.
     parameters : mapping
+        Parameters for the strategies that are given by name or class: each gets the ones that it accepts.
     server_rows : array-like or None
         Public rows for the strategies that need them, or can use them.
     server_rows_origin : str
@@ -159,7 +157,7 @@ def make_strategies(
         Whether the user gave the server rows. If not, only strategies that cannot do without them
         get them.
     schema : Schema, optional
-        With a schema, the strategies are copies that take tables.
+        The public facts about the columns. With a schema, the returned strategies are copies that take tables.
     describe, floor
         As for :func:`~flower_fedclust.simulate`.
     settings : RunSettings, optional
@@ -172,7 +170,7 @@ def make_strategies(
         if not isinstance(entry, ProtocolStrategy):
             strategy = _made(entry, parameters, server_rows, were_given=were_given)
             strategy.server_data_origin = server_rows_origin
-            if schema is None:  # its preparation finds the bounds
+            if schema is None:  # with a schema, the preparation of tables finds the missing bounds
                 strategy.check_complete()
         strategies.append(
             strategy
@@ -208,7 +206,7 @@ def _made(
     *,
     were_given: bool,
 ) -> ProtocolStrategy:
-    """Return a strategy by name or class, with server rows if it needs them, or if the user gave some it can use."""
+    """Make a strategy by name or class; it gets server rows if it needs them, or can use some that the user gave."""
     accepted = accepted_parameters(name)
     taken = {key: value for key, value in parameters.items() if key in accepted}
     needs_rows = needs_server_rows([name])
@@ -222,10 +220,10 @@ def _made(
 
 
 def needs_server_rows(strategies: Sequence[Strategy], n_server_rows: int | None = None) -> bool:
-    """Tell whether public rows are needed.
+    """Tell whether public rows are needed at the server.
 
-    They are if a strategy requires them; or if one can use them, and the user asked for a number of
-    them.
+    They are needed if a strategy requires them; or if a strategy can use them, and the user asked for ``n_server_rows``
+    of them.
     """
     names = [strategy for strategy in strategies if not isinstance(strategy, ProtocolStrategy)]
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
@@ -240,23 +238,23 @@ def needs_server_rows(strategies: Sequence[Strategy], n_server_rows: int | None 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The strategies and the rows of a user, as a run needs them."""
+    """The strategies and the rows that a user gave, in the form that a run needs."""
 
     strategies: list[Any]  #: Strategies as objects; with a schema, copies that take tables.
-    #: The rows: FederatedRows, or a sequence or mapping with a table, array or file for each client.
+    #: The rows: FederatedRows, or a sequence or a mapping with a table, an array or a file for each client.
     source: Any
     schema: Schema | None
-    about: Mapping[str, Any]  #: Labels, names and columns for :func:`clients_of`.
+    about: Mapping[str, Any]  #: Labels, names and columns, as arguments of :func:`clients_of`.
 
     @property
     def strategy(self) -> Any:
-        """The only strategy."""
+        """The strategy, if there is only one."""
         (strategy,) = self.strategies
         return strategy
 
     @property
     def rows(self) -> FederatedRows | None:
-        """The rows, if they were read from one place; None if each client has its own."""
+        """The rows, if they are FederatedRows; None if the user gave each client its own rows."""
         return self.source if isinstance(self.source, FederatedRows) else None
 
     @cached_property
@@ -272,10 +270,10 @@ class Inputs:
         return clients_of(self.source, **self.about, raw=raw, most_rows=most_rows)
 
     def prepared(self) -> tuple[Any, list[NDArray[np.float64]]]:
-        """Return the strategy for rows of numbers, and each client's rows as numbers.
+        """Return the strategy and each client's rows, both for rows of numbers.
 
-        With a schema, the rows are prepared by it, without noise; bounds and public rows of the
-        strategy are adapted.
+        With a schema, the tables are prepared without noise, and the bounds and public rows of the strategy are
+        replaced by ones for prepared rows.
         """
         if self.schema is None:
             return self.strategy, [data.rows for data in self.clients.values()]
@@ -318,14 +316,14 @@ def read_inputs(
 ) -> Inputs:
     """Turn what a user gives into strategies and clients.
 
-    What can be known without rows is checked before any are read.
+    Everything that needs no rows is checked before any row is read.
 
     Parameters
     ----------
     strategies : ProtocolStrategy, class, str, or sequence of them
         A text may hold several names with commas between.
     clients : RowsChoice, or as for :func:`~flower_fedclust.simulate`
-        ``RowsChoice()`` if there are no rows here.
+        The rows; ``RowsChoice()`` if there are no rows in this process.
     parameters : mapping, optional
         For strategies that are given by name or class.
     labels, names : optional
@@ -334,9 +332,9 @@ def read_inputs(
     floor : int, default=10
     settings : RunSettings, optional
     several : bool, default=False
-        Whether there may be more strategies than one, or none.
+        Whether there may be several strategies, or none.
     **how
-        How rows are read: the fields of :class:`RowsChoice`, if ``clients`` is not one.
+        How rows are read, as fields of :class:`RowsChoice`; only if ``clients`` is not a RowsChoice itself.
     """
     choice = clients if isinstance(clients, RowsChoice) else RowsChoice.of(clients, **how)
     check_schema(describe, choice.schema)
@@ -371,7 +369,7 @@ def read_inputs(
         settings=settings,
     )
     about: dict[str, Any] = {"labels": labels, "names": names}
-    if not choice.is_read:  # rows that were read have their columns and classes
+    if not choice.is_read:  # rows from files and data sets already have their columns and classes
         about |= {
             "columns": choice.columns,
             "label_column": choice.label_column,
@@ -383,7 +381,7 @@ def read_inputs(
 def _most_clusters(parameters: Mapping[str, Any]) -> int:
     """Return the largest number of clusters that a run may find.
 
-    1 if the parameter is wrong, which the strategy says.
+    It is 1 if ``n_clusters`` is not valid; the strategy then raises the error.
     """
     try:
         return numbers_of(parameters.get("n_clusters", 1))[1]
@@ -427,11 +425,11 @@ def clients_of(
     labels, names, columns : optional
         As for :func:`~flower_fedclust.simulate`.
     raw : bool, default=False
-        Whether the clients have tables for a schema.
+        Whether the clients have raw tables, for a strategy with a schema.
     label_column, subject_column : str, optional
-        Columns of tables and files with true classes, and with subjects.
+        The names of the columns with true classes and with subjects, in tables and files.
     most_rows : int
-        The public bound on the rows of a client.
+        The public bound on the number of rows of a client.
 
     Raises
     ------
@@ -496,7 +494,7 @@ def clients_of(
 
 
 def _checked_names(names: Iterable[object], n_clients: int) -> list[str]:
-    """Return the clients' names as texts; raise a ValueError unless each client has a printable name of its own."""
+    """Return the clients' names as texts; raise a ValueError unless they are printable and all different."""
     called = [str(name) for name in names]
     if len(called) != n_clients or len(set(called)) != len(called):
         raise ValueError(f"names must be {n_clients} different names, one per client.")
@@ -512,7 +510,7 @@ def _checked_names(names: Iterable[object], n_clients: int) -> list[str]:
 def why_not_its_unit(
     strategy: ProtocolStrategy, names: Sequence[str], without: Sequence[str]
 ) -> str:
-    """Return why clients cannot take part in a run with the strategy's privacy unit; "" if they can.
+    """Return why the clients' rows do not fit the strategy's privacy unit (record or subject); "" if they do.
 
     Parameters
     ----------
@@ -520,7 +518,7 @@ def why_not_its_unit(
     names : sequence of str
         The names of the clients.
     without : sequence of str
-        Those of them that do not say which rows belong to one person.
+        The names of the clients that do not say which rows belong to one person.
     """
     if strategy.epsilon is None:
         return ""
@@ -538,7 +536,7 @@ def why_not_its_unit(
 
 
 def _parts_of(clients: Any) -> list[Any]:
-    """Return a list with an entry for each client; raise an error that explains the right form of anything else."""
+    """Return a list with an entry for each client; for anything else, raise an error that explains the right form."""
     is_grouped = hasattr(clients, "get_group")
     if not is_grouped and not isinstance(clients, Iterable):
         raise _no_clients(clients)
@@ -595,7 +593,7 @@ def _read_part(
 
 
 def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
-    """Return clients by name as the rows of a comparison."""
+    """Return clients by name as FederatedRows, for a comparison."""
     data = list(by_name.values())
     labels: list[Any] = [client_data.labels for client_data in data]
     ids: list[Any] = [client_data.row_ids for client_data in data]
@@ -619,36 +617,37 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The rows of a choice before they are divided: some are drawn for the server, the rest is spread over clients."""
+    """The rows of a :class:`RowsChoice`, before server rows are drawn from them and the rest is spread over clients."""
 
     rows: Any  #: A Table; or the rows of each client, as FederatedRows or as the user gave them.
-    public: Table | None = None  #: The file of public rows.
+    public: Table | None = None  #: The rows of the file of public rows, if there is one.
 
 
 @dataclass(frozen=True)
 class RowsChoice:
     """Which rows to use, and how they are spread over clients.
 
-    It only names rows, so it is small, can be compared and can be sent to other processes;
-    :meth:`load` reads them.
+    A choice of a data set or a file only names rows, so it is small, can be compared with other choices, and can be
+    sent to other processes. :meth:`load` reads the rows.
     """
 
-    #: A data set by name, the path of a file or of a folder with one file per client, or rows of a Python caller: a
-    #: Table, FederatedRows, or a sequence or mapping with something for each client. None if there are no rows here.
+    #: The name of a data set; the path of a file, or of a folder with one file per client; or rows from Python: a
+    #: Table, FederatedRows, or a sequence or mapping with an entry for each client. None if there are no rows here.
     source: Any = None
     label_column: str | None = None  #: The file's column of true classes.
     client_column: str | None = None  #: The file's column that names the client of each row.
     columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
-    partition: str = "iid"  #: The way in which rows are dealt to clients; see :func:`flower_fedclust.data.partition`.
+    #: How rows are spread over clients; see :func:`flower_fedclust.data.partition`.
+    partition: str = "iid"
     n_clients: int = 10
     server_data: str | Path | None = None  #: A file of public rows.
-    #: The number of rows to draw as public rows if there are none.
+    #: How many of the rows to make public server rows, if there are no other public rows.
     n_server_rows: int | None = None
     seed: int = 0  #: The seed of the data set and the partition.
-    #: The public facts about the columns; rows are then read unchanged.
+    #: The public facts about the columns. With a schema, rows are read as raw tables.
     schema: Schema | None = None
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    #: The column that names the person, if one may have several rows.
+    #: The column that says which person a row is about, if a person may have several rows.
     subject_column: str | None = None
 
     def __post_init__(self) -> None:
@@ -669,8 +668,8 @@ class RowsChoice:
     ) -> RowsChoice:
         """Return the choice for clients in any form that :func:`~flower_fedclust.simulate` takes.
 
-        Raises a ValueError for a single table or file of which nothing says how its rows belong to
-        clients.
+        Raises a ValueError for a single table or file if neither ``client_column`` nor ``partition`` says which client
+        has which rows.
         """
         if clients is None:
             raise _no_clients(clients)
@@ -741,7 +740,7 @@ class RowsChoice:
 
     @property
     def partition_name(self) -> str:
-        """How the rows are spread over clients, in one word, for tables and keys."""
+        """How the rows are spread over clients, as a short name for tables of results and for keys of trials."""
         if not self.is_read:
             return "as given"
         return (
@@ -755,8 +754,8 @@ class RowsChoice:
     def read(self, *, whole: bool = False) -> ReadRows:
         """Return the rows as they are in the data set, file, folder or Python object.
 
-        A large file of several clients is read in batches, unless some rows are to be drawn from
-        the ``whole``.
+        A large file of several clients is read in batches, unless ``whole`` is set, because server rows will be drawn
+        from all rows.
         """
         public = (
             None if self.server_data is None else read_table(self.server_data, **self._selected)
@@ -797,10 +796,10 @@ class RowsChoice:
         Parameters
         ----------
         n_clusters : int
-            Determines how many rows are made public, unless the user said how many.
+            The number of clusters, which determines how many rows are made public unless ``n_server_rows`` does.
         needs_server_rows : bool
         read : ReadRows, optional
-            The result of an earlier :meth:`read`, which saves reading again.
+            The result of an earlier :meth:`read`, if there is one, so that rows are not read again.
         """
         must_draw = needs_server_rows and self.server_data is None
         rows_read = read or self.read(whole=must_draw)
@@ -830,7 +829,7 @@ class RowsChoice:
         return replace(rows, server_rows=public_rows, server_rows_origin=origin)
 
     def numbers_of_classes(self, read: ReadRows | None = None) -> tuple[int, ...]:
-        """Return how many true classes the rows have, public ones included; one number for each labeling."""
+        """Return how many true classes the rows have: one number for each labeling, () if there are no labels."""
         rows = (read or self.read()).rows
         if isinstance(rows, Table) and rows.labelings is not None:
             return tuple(
@@ -845,7 +844,7 @@ class RowsChoice:
         )
 
 
-# Values from the text that a user typed.
+# Values from text that a user has typed.
 
 
 def parse_epsilon(text: object) -> float | None:
@@ -861,7 +860,7 @@ def parse_epsilon(text: object) -> float | None:
 
 
 def parse_value(text: str) -> Any:
-    """Return what a text on the command line denotes: a number, a truth value, None, a tuple of numbers, or itself."""
+    """Return the value of a text on the command line: a number, truth value, None, tuple of numbers, or the text."""
     try:
         value = json.loads(f"[{text}]")
     except json.JSONDecodeError:
@@ -870,7 +869,7 @@ def parse_value(text: str) -> Any:
 
 
 def number_of_clusters(text: str) -> Any:
-    """Return a number of clusters, "auto", or a range such as "2-12" as a pair."""
+    """Return the value of a text for n_clusters: a number, "auto", or a pair for a range such as "2-12"."""
     if text == "auto":
         return text
     fewest, dash, most = text.partition("-")

@@ -1,4 +1,4 @@
-"""Names: look up the names that a user typed, and write out names and counts."""
+"""Look up names that a user has typed, and write names and counts into sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-#: Names that other packages and people use for a parameter.
+#: Other names that people use for a parameter -> its name in this package.
 ALSO_CALLED = {
     "k": "n_clusters",
     "n_components": "n_clusters",
@@ -17,23 +17,22 @@ ALSO_CALLED = {
     "seed": "random_state",
 }
 
-#: Shorter texts are found only at the beginning of a name.
+#: Texts of fewer letters than this are only looked for at the beginning of a name, and not within it.
 LEAST_WITHIN = 3
 
 
 def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
-    """Return ``table[name]``; if there is no such entry, raise a ValueError that suggests the nearest.
+    """Return ``table[name]``; if there is no such name, raise a ValueError that suggests the nearest name.
 
-    An entry is near if it begins with what was typed, contains it, or is spelled similarly. Common
-    other names for a parameter (``eps`` for ``epsilon``) are known as well. If nothing is near, the
-    error lists all entries.
+    A name is near if it begins with what was typed, contains it, or is spelled similarly. Other common names of a
+    parameter (``eps`` for ``epsilon``) are known as well. If no name is near, the error lists all names.
 
     Parameters
     ----------
     name : str
     table : mapping
     kind : str
-        What the table holds, in the singular: "strategy", "data set".
+        What the table's entries are, in the singular: "strategy", "data set".
     """
     if name in table:
         return table[name]

@@ -1,8 +1,7 @@
-"""Files and texts from outside, read within limits; errors name the file and quote no value.
+"""Read files and texts of users and other parties, within limits; errors name the file and quote no value.
 
-Whatever comes from a user or from another party can be too large, too deep, damaged, or made to do
-harm. Every such file is opened by :func:`reading`, and every such text is parsed here, so that the
-limits and the form of errors are the same everywhere.
+Such files and texts can be too large, nested too deeply, damaged, or made to do harm. Every file is opened by
+:func:`reading`, and every text is parsed here, so that limits and errors are the same everywhere.
 """
 
 from __future__ import annotations
@@ -26,13 +25,15 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 
-#: The largest files, in bytes. Parsing takes up to fifty times as much memory; TOML also takes long.
+#: The largest files of JSON and of TOML that are read, in bytes. Parsing can take fifty times as much memory, and TOML
+#: also much time.
 LARGEST_JSON, LARGEST_TOML = 2**27, 2**24
 
-#: The longest JSON text that another party may send, in characters, unless a caller says otherwise; and its depth.
+#: The longest JSON text that another party may send, in characters, unless a caller sets another limit; and the deepest
+#: nesting that it may have.
 LONGEST_JSON, DEEPEST_JSON = 2**20, 32
 
-#: The part of pandas' messages about a line of CSV that holds no value.
+#: The part of pandas' message about a wrong line of CSV that quotes no value of the file.
 _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -40,10 +41,10 @@ _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 def reading(
     path: Path, kind: str, remedy: str, *, name: str | None = None, most: int | None = None
 ) -> Iterator[Any]:
-    """Open a file for a reader, and raise a single kind of error, DataError, whatever the reader raises.
+    """Open a file for a reader, and turn any error of the reader into a DataError.
 
-    The reader's own message may quote rows. This one names the file, what it should be, and the
-    remedy. A DataError of the reader keeps its sentence.
+    The reader's own message may quote rows. The DataError names the file, what it should be, and the remedy. If the
+    reader itself raises a DataError, its sentence is kept.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def reading(
     remedy : str
         What the user can do.
     name : str, optional
-        How messages call the file; by default its path.
+        The name of the file in messages; by default its path.
     most : int, optional
         The largest number of bytes; by default the size of this machine's memory.
     """
@@ -68,7 +69,7 @@ def reading(
 
 @contextmanager
 def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
-    """Raise a DataError that names the file, whatever a parser raises; see :func:`reading`."""
+    """Turn any error of a parser into a DataError that names the file; see :func:`reading`."""
     try:
         yield
     except DataError as error:
@@ -131,7 +132,7 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
-    """Return the lines of a CSV file, each as a dict by the names of the columns."""
+    """Return the rows of a CSV file, each as a dict from column names to values."""
     with (
         reading(path, "CSV", remedy) as file,
         io.TextIOWrapper(file, encoding="utf-8", newline="") as text,
@@ -161,7 +162,7 @@ def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
     """Return the arrays that ``numpy.savez`` wrote."""
     with reading(path, "arrays of NumPy", remedy) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        # Compressed members, or members that share their bytes, could unfold to terabytes.
+        # Compressed members, or members that overlap in the file, could expand to terabytes.
         is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
         if (
             is_compressed
@@ -178,7 +179,7 @@ def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
 
 
 def _opened(path: Path, name: str) -> IO[bytes]:
-    """Open a regular file; never wait for a pipe or a device."""
+    """Open a regular file; refuse pipes and devices without waiting for them."""
     try:
         handle = os.open(
             path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

@@ -1,7 +1,7 @@
 """Strategies and models of other packages, found by their entry points.
 
-A package declares them in its pyproject.toml. Each name is an entry point of its own, so that
-looking up a name loads one module only: a site starts a new process for every message.
+A package declares them in its pyproject.toml. Each name has its own entry point, so that looking up a name imports only
+one module. This matters because a site starts a new process for every message.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-#: Groups of entry points: ``my-strategy = "my_package.my_module:MyStrategy"``, and the same for a model by its name.
+#: The groups of entry points for strategies and for models. An entry is ``my-strategy =
+#: "my_package.my_module:MyStrategy"``, and the same for a model with its name.
 STRATEGIES, MODELS = "flower_fedclust.strategies", "flower_fedclust.models"
 
-#: The second distribution of this repository, and the strategies and models that it adds: class -> names.
+#: The second distribution of this repository; and the strategies and models that it adds, as class -> names.
 PAPERS = "flower-fedclust-papers"
 OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "CentralDPLloyd": ("central-dp-lloyd",),
@@ -46,12 +47,12 @@ OF_PAPERS: Mapping[str, tuple[str, ...]] = {
 
 
 class PluginError(ValueError):
-    """An entry point cannot be loaded, or does not name what its group asks for."""
+    """An entry point cannot be loaded, or does not name a strategy (or a model) as its group requires."""
 
 
 @cache
 def points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name; if two packages have one name, the first installed keeps it."""
+    """Return the entry points of a group by name; if two packages use the same name, the first one found keeps it."""
     by_name: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if point.name in by_name:
@@ -65,7 +66,7 @@ def points(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load(point: EntryPoint) -> Any:
-    """Return the object that an entry point names; a PluginError says why another package's object cannot be loaded."""
+    """Return the object that an entry point names; raise a PluginError that says why if it cannot be loaded."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:
@@ -75,7 +76,7 @@ def load(point: EntryPoint) -> Any:
 
 
 def class_points(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by the name of their class; the first of several is kept."""
+    """Return the entry points of a group by the name of their class; of several for one class, the first is kept."""
     by_name: dict[str, EntryPoint] = {}
     for point in points(group).values():
         name = point.value.partition(":")[2].split("[")[0].strip().rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""The strategies by the names that ``fedclust`` and ``flwr run`` know: ours, and those of other packages.
+"""Find strategies by the names that ``fedclust`` and ``flwr run`` know: of this package and of other packages.
 
-Another package has an entry point for each of its names (see :mod:`flower_fedclust.plugins`);
-``module:Class`` names any class. Looking up a strategy imports only its own module, because a site
-starts a new process for every message.
+Other packages have an entry point for each of their names (see :mod:`flower_fedclust.plugins`). Any other class can be
+named as ``module:Class``. Looking up a strategy imports only its own module, because a site starts a new process for
+every message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from flower_fedclust.engine import Entry, ProtocolClient, ProtocolStrategy
 
-#: The strategies of this package: class -> (module, names in its ``entries``).
+#: The strategies of this package: class -> (module, names that the class lists in its ``entries``).
 CLASSES = {
     "DPFedC": ("strategies.dp_fedc", "dp-fedc"),
     "FedDPKMeans": ("strategies.feddp_kmeans", "feddp-kmeans"),
@@ -50,10 +50,10 @@ CLASSES = {
 #: The default strategy of runs and plans: it keeps rows private, and needs no public rows.
 DEFAULT = "private-kmeans"
 
-#: Strategies that a comparison has sent to this process together with their modules, by name.
+#: Name -> strategy, for strategies that a comparison has sent to this process together with their modules.
 REGISTERED: dict[str, Entry] = {}
 
-#: The class of each name.
+#: Name of a strategy -> name of its class.
 _CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for name in names}
 
 
@@ -66,7 +66,7 @@ def _class(name: str) -> type[ProtocolStrategy]:
 
 
 def _of_class(strategy_class: type[ProtocolStrategy]) -> dict[str, Entry]:
-    """Return the entries of a class by name, each with the class itself."""
+    """Return the entries that a class lists, by name; each then refers to the class."""
     return {
         entry.name: replace(entry, strategy=strategy_class)
         for entry in vars(strategy_class)["entries"]
@@ -127,7 +127,7 @@ def _installed() -> dict[str, Entry]:
 
 
 def find_class(name: str) -> type[ProtocolStrategy] | None:
-    """Return the class with this name, of this package or of one that registers its own; None if there is none."""
+    """Return the strategy class of this name, of this package or of another with an entry point; None if unknown."""
     if name in CLASSES:
         return _class(name)
     point = plugins.class_points(plugins.STRATEGIES).get(name)
@@ -154,7 +154,7 @@ def find(name: str | type[ProtocolStrategy]) -> Entry:
         return _of_module(name)
     if (sentence := plugins.where_to_find(name)) is not None:
         raise ValueError(f"{sentence}.")
-    # The default comes first: among equally near names it is suggested.
+    # The default comes first, so that it is suggested if several names are equally near.
     known = dict.fromkeys([DEFAULT, *names()])
     look_up(name, known, "strategy")
     raise AssertionError(name)
@@ -191,8 +191,7 @@ def accepted_parameters(name: str | type[ProtocolStrategy]) -> set[str]:
 def make_strategy(name: str | type[ProtocolStrategy], **parameters: Any) -> ProtocolStrategy:
     """Return a strategy by its name or class.
 
-    Raises a ValueError for an unknown parameter, with the nearest one, and for a required one that
-    is missing.
+    Raises a ValueError for an unknown parameter (it suggests the nearest), and if a required parameter is missing.
     """
     entry = find(name)
     accepted = dict.fromkeys(sorted(accepted_parameters(name)))

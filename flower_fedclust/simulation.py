@@ -1,4 +1,4 @@
-"""simulate(): a strategy and its clients on one machine, in this process or on Ray."""
+"""The function simulate(), which runs a strategy and its clients in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def simulate(
         :func:`~flower_fedclust.with_schema`.
     describe : bool or float, default=False
         With a schema: whether to describe the clusters in the units of the table, which costs one
-        more sum. A float is the part of the budget to spend on it.
+        more sum. A float is the fraction of the budget to spend on it.
     seed : int, optional
         Makes all randomness repeatable, the noise too: the result is then an experiment and
         protects nobody. By default noise comes from the operating system. The strategy's own
@@ -127,8 +127,8 @@ def simulate(
         The column of tables and files that holds the true classes.
     subject_column : str, optional
         The column of tables and files that says which person a row is about, if a person may have
-        several rows. It holds text or integers, without gaps. It is for ``privacy_unit="subject"``:
-        no run clusters by it, and it leaves no client.
+        several rows; for ``privacy_unit="subject"``. It holds text or integers, without gaps. It is
+        not used to find clusters, and never leaves a client.
     labels : sequence or mapping of array-like of shape (n_i,), optional
         True classes, for the metrics of the result. The protocol never sees them, unless the
         strategy was told to run the federated evaluation.
@@ -140,24 +140,25 @@ def simulate(
     partition : str, default="iid"
         How these rows are spread; see :func:`flower_fedclust.data.partition`.
     floor : int, default=10
-        The smallest number of rows that descriptions, pages and pictures show (docs/floors.md). If
-        the rows are public, 0 shows all numbers.
+        The smallest number of rows that descriptions, pages and pictures show; smaller numbers are
+        replaced by a limit (docs/floors.md). If the rows are public, 0 shows all numbers.
     engine : "inline", "shards" or "ray", default="inline"
         "inline" runs in this process: no start-up, a hundred thousand clients. "shards" spreads the
         clients over the cores of this machine or, if the environment names one as RAY_ADDRESS, of a
         Ray cluster. "ray" runs Flower's own simulation, to test what a deployment will do. All give
         the same bits for the same seed, on one kind of processor.
     n_jobs : int, optional
-        How many threads compute the answers by row of a client in this process. By default, and
-        with -1, as many as there are cores, or as OMP_NUM_THREADS says; one for clients with few
-        rows, and in the processes of Ray. The bits are the same.
+        How many threads compute a client's sums over its rows in this process. By default, and with
+        -1, as many as there are cores, or as OMP_NUM_THREADS says; but one for clients with few
+        rows, and in the processes of Ray. The result has the same bits with any number.
     device : str, optional
-        "cuda", or "cuda:1" for the second card, computes the answers by row on a GPU with PyTorch,
-        with the same bits (docs/scale.md). Only with engine "inline": one process owns the card. By
-        default "cpu". "torch" computes them with PyTorch on the processor, for tests.
+        Where sums over rows are computed, with the same bits everywhere (docs/scale.md). "cuda", or
+        "cuda:1" for the second card, is a GPU with PyTorch; it needs engine "inline", because one
+        process owns the card. By default "cpu". "torch" is PyTorch on the processor, for tests.
     kept_rows : float, optional
-        How many gigabytes of rows on the grid are kept between rounds; by default an eighth of the
-        machine's memory, or four fifths of what is free on a card. 0 keeps none.
+        How many gigabytes of rows, as the integers that sums are computed from, are kept between
+        rounds; by default an eighth of the machine's memory, or four fifths of the free memory of a
+        card. With 0, rows are converted again in each round.
     secure : bool, default=False
         Whether clients mask what they send, so that the server sees only sums (docs/secure.md). The
         sums have the same bits, except with noise="clients", where each client adds a little more.
@@ -179,7 +180,7 @@ def simulate(
     ValueError
         If rows, labels, names or parameters are not valid; before anything is sent.
     ProtocolError
-        If too few clients were left.
+        If too few clients are left to finish the run.
     """
     check_choice("engine", engine, ENGINES)
     if engine != "inline" and find_spec("ray") is None:
@@ -261,7 +262,7 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
         _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
     _check_subjects(strategy, data)
-    # On Ray, clients appear one after the other, after the server has begun.
+    # The server waits for all clients: on Ray they appear one after the other, after the server has begun.
     strategy.expected_clients = len(data)
 
 
@@ -272,10 +273,9 @@ def _run(
     seed: int | None,
     progress: bool | None,
 ) -> None:
-    """Run the strategy; if the run ends because a client's numbers are too large or too small, name that client.
+    """Run the strategy; if the run fails because a client's numbers are too large or too small, name this client.
 
-    The strategy keeps its report whatever happens, so that an error still says what has left the
-    clients.
+    The strategy keeps its privacy report even if the run fails, so that an error still says what the clients have sent.
     """
     data = list(by_name.values())
     # Flower logs every round; its warnings and errors stay.
@@ -306,7 +306,7 @@ def _run(
 
 
 def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
-    """Raise a DataError if tables do not fit; each reason is given once, with the clients that it applies to."""
+    """Raise a DataError if tables do not fit the schema; each reason is given once, with the clients it applies to."""
     owners: dict[str, list[str]] = {}
     for client in data:
         try:
@@ -322,7 +322,7 @@ def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
     """Raise a ValueError if strategy and clients do not fit each other.
 
-    There may be too few clients or rows, or public rows may have other columns than the clients.
+    They do not fit if there are too few clients or rows, or if public rows have other columns than the clients.
     """
     required = strategy.min_clients or MIN_CLIENTS
     if len(data) < required:
@@ -346,7 +346,7 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
 
 
 def _check_subjects(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
-    """Raise a ValueError if the guarantee is about persons and a client does not say whose its rows are."""
+    """Raise a ValueError if the clients' rows do not fit the privacy unit; see :func:`why_not_its_unit`."""
     without = [client.owner for client in data if client.subjects is None]
     if why_not := why_not_its_unit(strategy, [client.owner for client in data], without):
         raise ValueError(why_not)
@@ -360,10 +360,9 @@ def noise_seed_of(seed: int | None, index: int) -> int | None:
 
 
 class _EndingServer(ServerApp):
-    """A server that stops waiting for replies once nobody is left to send any, as after Ctrl-C.
+    """A server that stops waiting for replies once the simulation has ended, for example by Ctrl-C.
 
-    Flower runs it in a thread of its own, which would otherwise wait for ever, and the process with
-    it.
+    Flower runs the server in a thread of its own, which would otherwise wait for ever and keep the process alive.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -371,7 +370,7 @@ class _EndingServer(ServerApp):
         self.is_over = threading.Event()
 
     def __call__(self, grid: Grid, context: Context) -> None:
-        """Run the server, with a grid that answers as long as the simulation lasts."""
+        """Run the server with a grid that raises an error once the simulation has ended."""
         pull = grid.pull_messages
 
         def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
@@ -388,13 +387,13 @@ def _run_on_ray(
 ) -> None:
     """Run the strategy by Flower's own simulation, in which every client runs on a Ray actor.
 
-    Each client's data are in a file of their own, because Flower sends the ClientApp itself to an
-    actor with each message. Raises a RuntimeError if the simulation ends before the protocol does.
+    Each client's data are in a file, and not in the ClientApp, because Flower sends the ClientApp to an actor with each
+    message. Raises a RuntimeError if the simulation ends before the protocol does.
     """
     from flwr.simulation import run_simulation
 
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
-        # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
+        # One file for each client, from which the ClientApp reads.
         for index, client in enumerate(data):
             Path(folder, f"{index}.pkl").write_bytes(pickle.dumps(client))
         components = ServerAppComponents(
