@@ -25,14 +25,15 @@ from flower_fedclust.harness.results import (
 
 #: The most series that a chart may have.
 MOST_SERIES = 8
-# Sizes in units of the picture, which the page scales to its width: the picture, its margins, a letter, a line.
+# Sizes in the chart's own units, which the page scales to its width. In this order: the chart, its margins, the width
+# of a letter, and the height of a line.
 _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 _LETTER, _LINE = 8.8, 17.0
-#: The width of the small picture in a table's row, in digits: its head has room for so many.
+#: The width of the small chart in a row of a table, measured in digits: so many digits fit into the heading above it.
 _HEAD = 18
 
-#: Colors and marks for each class of guarantees, and for pooled references, in every chart.
+#: The CSS class of each kind of guarantee, and of pooled references; it gives the color and the mark in every chart.
 KINDS = {
     "whole run covered": "c0",
     "covered in part": "c1",
@@ -53,9 +54,9 @@ class Axis:
 
     @property
     def short_ticks(self) -> list[tuple[float, str]]:
-        """The ticks that fit into the narrow head of a table, with their texts.
+        """The ticks that fit into the narrow heading of a table's column, with their texts.
 
-        All of them if there is room, or else every second, every third, and so on.
+        If there is no room for all ticks, only every second is returned, or every third, and so on.
         """
         texts = [f"{tick:g}" for tick in self.ticks]
         for step in range(1, len(texts) + 1):
@@ -107,7 +108,7 @@ class Chart:
     y: Axis
     series: Sequence[Series]
     keys: Sequence[tuple[str, str]] = ()  #: The legend: names and looks.
-    #: Whether labels stand right of the axes, and not among the points.
+    #: Whether labels stand to the right of the axes instead of among the points.
     labels_outside: bool = False
 
     width, height, left, top, bottom = _WIDTH, _HEIGHT, _LEFT, _TOP, _HEIGHT - _BOTTOM
@@ -195,10 +196,10 @@ class Chart:
 
 
 def apart(wanted: Sequence[float], most: float) -> list[float]:
-    """Return heights that are at least a line apart, as near to the wanted ones as possible.
+    """Return heights of labels that are at least a line apart, and as near to the wanted heights as possible.
 
-    Their order is kept, and none exceeds ``most``. The first pass moves labels down where they
-    overlap, and the second moves them up where they would leave the picture.
+    The order of the labels is kept, and no height exceeds ``most``. The first pass moves labels
+    down where they overlap. The second moves them up where they would leave the picture.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     placed = [0.0] * len(wanted)
@@ -238,7 +239,8 @@ def linear_axis(
 def logarithmic_axis(title: str, values: Sequence[float]) -> Axis:
     """Return a logarithmic axis that holds the positive values.
 
-    It has a tick at each value if they are few, and otherwise round ticks within each decade.
+    If there are few values, each has a tick. Otherwise the ticks are round numbers within each
+    decade.
     """
     room = 1.35 if max(values) <= 4 * min(values) else (max(values) / min(values)) ** 0.06
     low, high = min(values) / room, max(values) * room
@@ -271,7 +273,7 @@ def _axis_of(name: str, values: Sequence[float]) -> Axis:
 
 
 def quality_axis(scenario: Scenario, contenders: Sequence[Contender]) -> Axis:
-    """Return an axis for the measure that ranks, with room for the deviations above and below the means."""
+    """Return an axis for the measure that ranks the contenders, with room for their standard deviations."""
     spreads = [spread for _, spread in _measured(scenario, contenders)]
     values = [
         spread.mean + sign * (spread.deviation or 0.0) for spread in spreads for sign in (-1, 0, 1)
@@ -297,8 +299,8 @@ def _measured(
 def epsilon_charts(scenario: Scenario) -> list[Chart]:
     """Return charts of quality against epsilon, the best strategies first.
 
-    A chart has at most :data:`MOST_SERIES` strategies, so there may be several charts; they share
-    their axes. [] unless the comparison has at least two epsilons.
+    A chart has at most :data:`MOST_SERIES` strategies, so there may be several charts; all have the
+    same axes. Returns [] if the comparison has fewer than two epsilons.
     """
     private = [
         pair for pair in _measured(scenario, scenario.contenders) if (pair[0].epsilon or 0.0) > 0
@@ -350,7 +352,7 @@ def epsilon_charts(scenario: Scenario) -> list[Chart]:
 
 
 def bytes_chart(scenario: Scenario) -> Chart | None:
-    """Return a chart of quality against the bytes of a run, both directions added; None if they are unknown.
+    """Return a chart of quality against the bytes that a run sends in both directions; None if they are unknown.
 
     Only contenders on the Pareto front are named: no other is both better and cheaper.
     """
@@ -396,7 +398,8 @@ def bytes_chart(scenario: Scenario) -> Chart | None:
 def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
     """Return for each point whether it is on the Pareto front.
 
-    A point is not on it if another one is at least as cheap and as good, and cheaper or better.
+    A point is off the front if another point is at least as cheap and at least as good, and is
+    better in one of the two.
     """
     price, gain = np.asarray(prices, dtype=float), np.asarray(gains, dtype=float)
     return [

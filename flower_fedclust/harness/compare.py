@@ -57,8 +57,8 @@ def compare(
 ) -> Results:
     """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
 
-    In a script that defines a strategy or a data set to compare, call it below ``if __name__ ==
-    "__main__":``, because the processes that it starts then import the script.
+    If a script defines a strategy or a data set to compare, it must call this function below ``if
+    __name__ == "__main__":``, because the processes that the function starts import the script.
 
     >>> import flower_fedclust as fc
     >>> results = fc.compare(["k-fed", fc.PrivateKMeans(3, max_norm=9.0)], "iris", seeds=3)  # doctest: +SKIP
@@ -67,9 +67,9 @@ def compare(
     Parameters
     ----------
     strategies : ProtocolStrategy, class, str, or sequence of them
-        As for :func:`~flower_fedclust.simulate`; or ``"all"``. Objects run as they are: the numbers
-        of clusters, budgets, parameters and grid are for strategies that are given by name or as a
-        class.
+        As for :func:`~flower_fedclust.simulate`; or ``"all"``. Objects run as they are: numbers of
+        clusters, budgets, parameters and the grid apply only to strategies that are given by name
+        or as a class.
     clients : optional
         As for :func:`~flower_fedclust.simulate`; or a sequence of names of data sets.
     datasets : str, function, or sequence of them, optional
@@ -81,21 +81,23 @@ def compare(
         A new folder for the results, or the folder of a stopped comparison. By default a temporary
         folder.
     jobs : int, optional
-        How many runs at the same time; by default one per core. Each has a new process with one
-        thread for linear algebra, so that its seconds and memory include what is compiled or
-        calibrated for it and nothing else. With ``jobs=1``, or with another engine than "inline",
-        which uses all cores, they run in this process, one after the other.
+        How many runs take place at the same time; by default one per core. Each run has a new
+        process with one thread for linear algebra, so that its seconds and memory include
+        everything that is compiled or calibrated for this run, and nothing else. With ``jobs=1``
+        the runs take place in this process, one after the other. So do the runs of any engine other
+        than "inline", because such an engine uses all cores.
     on : str, optional
         Where the runs happen, if not on this machine's cores: "ray", a Ray started here;
         "ray://HOST" or "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster
         that this machine is part of. Each run is a task of one core; ``jobs`` limits how many run
         at once. If a machine is lost, its runs are done elsewhere. The folder stays here.
     retry_failed : bool, default=False
-        Whether runs that failed or were left out are tried again.
+        Whether to try again the runs that failed or were left out.
     progress : bool, optional
         Whether to show a progress bar; by default only if the output is a terminal.
     device : str, optional
-        As for :func:`~flower_fedclust.simulate`; with ``jobs=1``, because one process owns a card.
+        As for :func:`~flower_fedclust.simulate`. It requires ``jobs=1``, because one process owns a
+        graphics card.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``,
         ``subject_column``, ``columns``, ``schema``, ``partitions``, ``n_clients``, ``server_data``,
@@ -153,8 +155,8 @@ def _clients_setting(
 ) -> dict[str, Any]:
     """Return the entries that the argument ``clients`` makes in the settings.
 
-    It may name data sets, name a file, or hold rows. Options that belong to reading rows are taken
-    out of ``named``.
+    ``clients`` may name data sets, name a file, or hold rows. The options for reading rows are
+    removed from ``named``.
     """
     if clients is None:
         return {}
@@ -193,8 +195,8 @@ class Results:
     Attributes
     ----------
     verdicts : list of str
-        For each data set, which strategy is best, at what price, and whether chance may have
-        decided.
+        For each data set: which strategy is best, at what cost in bytes and seconds, and whether
+        the difference from the others may be chance.
     doubts : list of str
         The reasons to doubt the results of each strategy, and how many of its runs they concern.
 

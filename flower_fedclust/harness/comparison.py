@@ -54,7 +54,7 @@ _SET_BY = {
     "server_data": "server_data",
 }
 
-# The longest part of a trial's key, which names a folder.
+# The most characters in one part of a trial's key. The key is the name of a folder.
 _LONGEST_PART = 60
 
 #: Where rows come from: a data set by name, a file or folder, or rows of a Python caller.
@@ -80,7 +80,7 @@ class Trial:
     seed: int
     #: The parameters of the strategy, except n_clusters and server rows.
     parameters: Mapping[str, Any]
-    #: The strategy's parameters of the grid, or of an object, as text; None if there are none.
+    #: The parameters that come from the grid, or from a strategy object, as text; None if there are none.
     variant: str | None
     engine: str
     #: Whether any strategy of the comparison needs them: all are compared on the same rows.
@@ -96,8 +96,8 @@ class Trial:
         ----------
         n_clusters : int
         server_rows : array-like or None
-            Public rows. If the user gave them, every strategy that can use them gets them. If they
-            were drawn from the data, only strategies that cannot do without them do.
+            Public rows. If the user gave them, every strategy that can use public rows gets them.
+            If they were drawn from the data, only strategies that require public rows get them.
         origin : str
             Where the server rows come from, for the privacy report.
         """
@@ -124,7 +124,8 @@ class Comparison:
     typing error.
     """
 
-    #: Names and objects. Objects run as they are; n_clusters, budgets, parameters and grid apply to names.
+    #: Strategies by name, or as objects. Objects run as they are; n_clusters, budgets, parameters and grid apply only
+    #: to names.
     strategies: tuple[str | ProtocolStrategy, ...]
     #: Data sets by name; at least one of these, ``data`` and ``clients`` is needed.
     datasets: tuple[str, ...] = ()
@@ -132,29 +133,32 @@ class Comparison:
     clients: FederatedRows | None = None  #: Rows of a Python caller.
     client_column: str | None = None  #: A column of the file.
     label_column: str | None = None  #: A column of the file.
-    #: A column of the file: whose row it is, if a person may have several.
+    #: A column of the file that names the person of each row, if a person may have several rows.
     subject_column: str | None = None
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
     #: The public facts about the columns of the file, or of the clients' tables.
     schema: Path | Schema | None = None
-    #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
+    #: A file of public rows. Without it, public rows are drawn from the data if a strategy needs them.
     server_data: Path | None = None
-    #: The number of public rows that are drawn; by default 20 per cluster.
+    #: How many public rows are drawn from the data; by default 20 per cluster.
     n_server_rows: int | None = None
     #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
     partitions: tuple[str, ...] = ()
     n_clients: int = 10
-    #: How many clusters, one number or several; by default as many as each data set has classes.
+    #: The number of clusters, or several numbers to try; by default as many clusters as each data set has classes.
     n_clusters: int | tuple[int, ...] | None = None
-    #: The budgets; None is no noise. By default each strategy's own. A strategy without noise runs once per seed.
+    #: The privacy budgets; None means no noise. By default each strategy has its own. A strategy that takes no budget
+    #: runs once per seed.
     epsilons: tuple[float | None, ...] = ()
     delta: float = 1e-6
-    #: A seed determines the data, the partition, the strategy and the noise, so the trials protect nobody.
+    #: Each seed determines the data, the partition, the strategy's random choices and the noise. Noise from a known
+    #: seed protects nobody.
     seeds: tuple[int, ...] = (0, 1, 2)
     engine: str = "inline"
-    #: Parameters for all strategies that know them, or, as "STRATEGY.PARAMETER", for one.
+    #: Parameters for all strategies that accept them. The name "STRATEGY.PARAMETER" sets a parameter of one strategy.
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    #: Like ``parameters``, with several values each: every strategy runs with all combinations of those it knows.
+    #: Like ``parameters``, but with several values each: every strategy runs with all combinations of the parameters
+    #: that it accepts.
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -221,7 +225,7 @@ class Comparison:
         return trials
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, ready for JSON. Two comparisons are the same if these are equal.
+        """Return the settings, ready for JSON. Two comparisons with equal settings are the same.
 
         The folder of a comparison keeps them, and a later call continues the comparison only if its
         own settings are equal. A file is identified by its name and the hash of its content, so it
@@ -256,7 +260,7 @@ class Comparison:
             else self.schema and self.schema.name,
             "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
             "files": files,
-            # A file of settings cannot repeat such a comparison.
+            # A file of settings cannot hold Python objects, and so cannot repeat such a comparison.
             "python_objects": len(self.names) < len(self.strategies)
             or isinstance(self.schema, Schema),
         }
@@ -278,8 +282,8 @@ class Comparison:
     ) -> Trial:
         """Return the trial of a strategy.
 
-        A strategy that was given by name gets the budget and the parameters of the comparison that
-        it accepts. One that was given as an object keeps its own.
+        A strategy that was given by name gets the budget of the comparison, and those of its
+        parameters that the strategy accepts. A strategy object keeps its own.
         """
         if isinstance(strategy, str):
             name, instance, entry = strategy, None, find(strategy)
@@ -372,7 +376,7 @@ class Comparison:
 
     @property
     def _asks_for_classes(self) -> bool:
-        """Whether classes have to be counted because a number of clusters was left out."""
+        """Whether the classes of a data set must be counted, because no number of clusters was given."""
         return None in self._numbers_of_clusters and bool(self.names)
 
     def _grid_of(self, strategy: str | ProtocolStrategy) -> list[dict[str, Any]]:
@@ -400,7 +404,7 @@ class Comparison:
 
     @property
     def _file_says_whose(self) -> str | None:
-        """How the user's file assigns rows to clients, in words for a message; None if it does not."""
+        """How the user's file assigns rows to clients, in words for a message; None if it does not assign them."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return (
@@ -452,7 +456,7 @@ class Comparison:
         except ValueError:
             if not isinstance(source, str):
                 raise
-            return ()  # The strategy's package is missing: its trials will fail and say so; the others run.
+            return ()  # a package is missing: the trials of this data set fail and say so
 
     def _check_partitions(self) -> None:
         """Raise a ValueError for an unknown partition, or for one of rows whose clients are already known."""
@@ -490,7 +494,7 @@ class Comparison:
                 look_up(name, known, f"parameter of {', '.join(self.names)} called")
 
     def _check_files(self) -> None:
-        """Read the user's files once, because every trial needs them, and raise the error now."""
+        """Read the user's files once: every trial needs them, so an error in them must be raised now."""
         for source in self._sources:
             if (
                 not isinstance(source, str)
@@ -508,7 +512,7 @@ class Comparison:
 
 
 def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
-    """Return why a trial cannot run, as far as can be said without reading its rows; None if nothing is known.
+    """Return why a trial cannot run, as far as is known without its rows; None if no reason is known.
 
     The strategy is constructed with made-up server rows of the right size. Its own checks then say
     what is missing: a parameter, a package, or a unit of protection that the data do not have.
@@ -727,14 +731,14 @@ def _integers(key: str, value: Any) -> tuple[int, ...]:
 
 
 def _seeds(key: str, value: Any) -> tuple[int, ...]:
-    """Return the seeds in a list, or as many as a single number says."""
+    """Return the listed seeds; a single number n stands for the seeds 0 to n - 1."""
     seeds = _integers(key, value)
     is_count = not _is_list(value) and "," not in str(value)
     return tuple(range(check_integer(key, seeds[0], at_least=1))) if is_count else seeds
 
 
 def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
-    """Return one number as a number, and several as a tuple."""
+    """Return a single number as an integer, and several numbers as a tuple."""
     numbers = _integers(key, value)
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -790,6 +794,6 @@ SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
         name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()
     },
     "n_clusters": _numbers,
-    # Checked by the class.
+    # Comparison checks these itself.
     **dict.fromkeys(("clients", "n_server_rows", "n_clients", "delta"), lambda _, value: value),
 }

@@ -64,10 +64,9 @@ _UNFINISHED = ".unfinished"
 class ComparisonFolder:
     """The folder of a comparison, which one process at a time may write.
 
-    It holds files for people: settings, a table, and a folder with the result of each trial. So it
-    needs no database. Every file, and every trial's folder, is written under another name and then
-    moved. So a process that is killed leaves nothing incomplete, and a trial whose folder exists is
-    done.
+    It holds files that people can read: settings, a table, and a folder with the result of each
+    trial. Every file, and every trial's folder, is written under another name and then moved. So a
+    process that is killed leaves nothing incomplete, and a trial is done if its folder exists.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -114,7 +113,10 @@ class ComparisonFolder:
             lock.release()
 
     def _forget_unfinished(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Remove the unfinished results of runs that were killed; only the process with the lock may call this."""
+        """Remove the unfinished results of runs that were killed.
+
+        Only the process that holds the lock may call this.
+        """
         keys = {run["key"] for run in runs}
         for left in self.trials.glob(f"*{_UNFINISHED}"):
             if left.name.rsplit(".", 2)[0] in keys:
@@ -124,9 +126,9 @@ class ComparisonFolder:
     def new_trial(self, key: str) -> Iterator[Path]:
         """Yield a temporary folder for a trial's files, and move it to its place when all of them are written.
 
-        If the place holds only the record of a failed attempt, it is replaced. If it holds a
-        result, another process was faster, and the new result goes beside it. Anything else is
-        moved aside, never deleted.
+        The final place may already exist. The record of a failed attempt there is replaced. If
+        there is a result, another process was faster, and the new result goes beside it. Anything
+        else is moved aside, never deleted.
         """
         unfinished = Path(mkdtemp(prefix=f"{key}.", suffix=_UNFINISHED, dir=self.trials))
         try:
@@ -162,7 +164,7 @@ class ComparisonFolder:
         self.write("results.parquet", table.to_parquet(index=False))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file into the folder; readers see the old content or the new one, never a part."""
+        """Write a file into the folder. A reader sees either the old content or the new one, never half of it."""
         temporary = self.path / f".{name}.new"
         try:
             temporary.write_bytes(content)
@@ -173,8 +175,9 @@ class ComparisonFolder:
     def _check(self, settings: Mapping[str, Any]) -> None:
         """Raise a FileExistsError if the folder holds anything but this comparison.
 
-        A folder without settings may only hold what this class creates before it writes them. A
-        folder with settings must have equal ones; the error names the first setting that differs.
+        A folder without settings may hold only what this class creates before it writes the
+        settings. In a folder with settings, these must equal the settings of this comparison; the
+        error names the first that differs.
         """
         if not self.path.exists():
             return

@@ -48,8 +48,8 @@ from flower_fedclust.results.page import page_of
 def write_report(folder: str | Path) -> Path:
     """Write ``report.html`` into the folder of a comparison, and return its absolute path.
 
-    The comparison may still be running. The page contains the places, clients and classes of rows
-    (in maps) and the reasons of failures, so it must be protected as they are.
+    The comparison may still be running. The page shows where each row lies on a map, its client and
+    its class, and why runs failed. So it must be as well protected as the rows.
     """
     comparison = read_comparison(folder)
     with parsing(str(Path(folder).absolute()), "a comparison", "let 'fedclust compare' run again"):
@@ -61,8 +61,8 @@ def write_report(folder: str | Path) -> Path:
 def report_page(comparison: ComparisonResults) -> str:
     """Return the HTML of a comparison's page.
 
-    All content is computed here; the templates only arrange it, and a name that they miss is an
-    error.
+    All content is computed here, and the templates only arrange it. If a template uses a name that
+    is not given to it, an error is raised.
     """
     scenarios = [
         _scenario(scenario, f"scenario-{number}")
@@ -97,8 +97,8 @@ def report_page(comparison: ComparisonResults) -> str:
 def _summary(comparison: ComparisonResults) -> str:
     """Return the first paragraph: the progress, what is compared, and when the comparison started.
 
-    Whatever has one value only, such as one data set, is not mentioned, since the tables below name
-    it.
+    A setting with a single value, such as one data set, is not mentioned, because the tables below
+    name it.
     """
 
     def number_of(noun: str, values: set[str]) -> str:
@@ -118,7 +118,7 @@ def _summary(comparison: ComparisonResults) -> str:
     ]
     n_seeds = len({trial.text("seed") for trial in trials})
     started = str(comparison.settings.get("started", ""))
-    with suppress(ValueError):  # then it is shown as it is
+    with suppress(ValueError):  # a time in another format is shown as it is
         started = datetime.fromisoformat(started).strftime("%Y-%m-%d, %H:%M %Z").strip()
     text = f"{comparison.progress}: {', '.join(filter(None, parts))}; {plural(n_seeds, 'seed')}."
     return f"{text} Started {started}." if started else text
@@ -169,7 +169,7 @@ def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
     return {"scenarios": scenarios, "rows": rows, "ranks": ranks_over_scenarios(scenarios)}
 
 
-# One data set.
+# One scenario.
 
 
 def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
@@ -273,7 +273,7 @@ _COVERED, _IN_PART, _NONE = "The whole run is covered", "Covered in part", "No g
 class PrivacyGroup:
     """Trials of one strategy whose messages had the same content and the same protection, at any budget."""
 
-    #: The strategy's name, with "without epsilon" if other trials of it have an epsilon.
+    #: The strategy's name; "without epsilon" is added if other trials of the strategy have an epsilon.
     strategy: str
     unprotected: Sequence[str]
     protected: Sequence[str]
@@ -282,7 +282,7 @@ class PrivacyGroup:
 
 
 def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup]]:
-    """Return the strategies in groups, by how much of their runs a guarantee covers.
+    """Group the strategies by how much of their runs a guarantee covers.
 
     Returns lists of :class:`PrivacyGroup` by heading: the whole run is covered, covered in part, or
     no guarantee. Empty groups are left out.
@@ -329,7 +329,7 @@ def _report_of(trial: TrialResult) -> str:
 
 
 def _failures(comparison: ComparisonResults) -> dict[str, Any]:
-    """Return the runs without a result, grouped by remedy, and the clients that failed in the others."""
+    """Return the runs without a result, grouped by remedy, and the clients that failed in runs with a result."""
     failures: dict[str, Any] = {}
     for status in ("failed", LEFT_OUT):
         rows = [
@@ -360,8 +360,8 @@ def is_repeatable(settings: Mapping[str, Any]) -> bool:
 def settings_as_toml(settings: Mapping[str, Any]) -> str:
     """Return the settings as a TOML file that ``fedclust compare`` reads.
 
-    Partitions that follow from a column or a folder are left out, and so are settings without a
-    value.
+    Settings without a value are left out. So are partitions, if a column or a folder already
+    assigns the rows to clients.
     """
     data, files = list(settings.get("data", ())), settings.get("files", {})
     kept: tuple[str, ...] = (

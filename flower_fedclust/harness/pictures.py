@@ -1,8 +1,8 @@
 """Maps of rows as a PNG, as an interactive page, and inside the page of a comparison.
 
-A map gives each row a place in the plane. Rows can be colored in several ways (by cluster, client
-or class), which are called groupings here. Pages carry places and groups as compact binary arrays
-in base64, which a script draws.
+A map gives each row a place in the plane. Rows can be colored by cluster, client or class; each of
+these ways is called a grouping. A page holds the places and the groups as compact binary arrays in
+base64, and its script draws them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def map_figure(
     """
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
-    # An area in points²: few rows and many rows cover about the same part of the picture.
+    # The area of a mark, in points²: fewer rows get larger marks, which cover about the same part of the picture.
     size = float(np.clip(16_000 / len(xy), 1.0, 40.0))
     figure = figure_of(7.0 * len(groupings), 6.5)
     for axes, grouping in zip(np.ravel(figure.subplots(1, len(groupings))), groupings, strict=True):
@@ -76,13 +76,13 @@ def map_page(
 ) -> Path:
     """Write a map of rows, given by client, as one interactive HTML file that needs no network, and return its path.
 
-    The file contains the place (in single precision) and the groups of every row, so it must be
-    protected as they are.
+    The file contains the place of every row (in single precision) and its groups, so it must be as
+    well protected as these.
     """
     xy = np.concatenate(places)
     content = {
         "places": base64_text(xy, "<f4"),
-        # Rows are in the order of the clients, and each client's rows are numbered from its start.
+        # Rows come in the order of the clients; client i begins at starts[i].
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
         "groupings": [_as_json(grouping, "<u4") for grouping in groupings],
     }
@@ -101,9 +101,10 @@ def map_page(
 
 
 def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | None:
-    """Return what the page of a comparison needs to draw the map in a trial's folder, or a random sample of its rows.
+    """Return what the page of a comparison needs to draw the map in a trial's folder.
 
-    Returns None if the map cannot be read.
+    If the map has more than ``most_rows`` rows, a random sample of that many is drawn. Returns None
+    if the map cannot be read.
     """
     try:
         result = read_result(folder)
@@ -134,7 +135,7 @@ def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | N
     return {
         "n_rows": len(xy),
         "n_shown": len(chosen),
-        # Places in 65,536 steps of the wider side, finer than any screen.
+        # Coordinates as whole numbers from 0 to 65,535 along the wider side, which is finer than any screen.
         "places": base64_text(np.rint((xy[chosen] - low) / widest * 65535), "<u2"),
         "numbers": base64_text(numbers[chosen], "<u4"),
         "groupings": [
@@ -161,7 +162,7 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
     """Name the colors of up to 40 groups in a legend, and the classes on the map itself.
 
     A class is named at the row nearest to the median of its rows, because the median itself may lie
-    between two parts of it.
+    between two separate groups of its rows.
     """
     from matplotlib import lines, patheffects
 
@@ -182,7 +183,8 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
             columnspacing=1.0,
         )
         for text, group in zip(legend.get_texts(), grouping.groups, strict=True):
-            # Set afterwards: a legend leaves out a name that starts with "_" and reads "$" as mathematics.
+            # The text is set only now: a legend would leave out a name that starts with "_", and read "$" as
+            # mathematics.
             text.set_text(_short(group, _LONGEST_NAME if len(marks) <= 10 else 12))
             text.set_parse_math(False)
     if grouping.name != "client":
@@ -190,7 +192,7 @@ def _name_groups(axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> Non
             if grouping.colors[code] == NO_COLOR:
                 continue
             rows = xy[grouping.codes == code]
-            # The row nearest the median: the median of a class in two parts may lie in neither.
+            # The row nearest to the median: if a class lies in two separate groups, its median may be in neither.
             x, y = rows[np.argmin(((rows - np.median(rows, axis=0)) ** 2).sum(axis=1))]
             halo = [patheffects.withStroke(linewidth=2.5, foreground="white")]
             text = axes.text(

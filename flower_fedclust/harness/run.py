@@ -1,9 +1,9 @@
 """Run strategies, print their results and save them, for the commands, the apps and ``fc.run_app``.
 
-Whatever carries the run (this process, Ray, a SuperLink), the end is the same: the result is saved
-into a folder that nobody else writes, with a page and pictures; a table, the privacy report and the
-doubts are printed; and a run that ended early leaves the privacy report of what had already left
-the clients.
+A run may take place in this process, on Ray, or through a SuperLink, but it always ends alike. The
+result is saved into a folder that nobody else writes, with a page and pictures. A table, the
+privacy report and the doubts are printed. If a run ends early, the privacy report of what had
+already left the clients is saved.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from flower_fedclust.tables.table_one import WIDEST_TABLE
 
 #: Where run_app saves results by default: a SuperLink's working directory is hard to find.
 RESULTS = Path.home() / "fedclust-results"
-#: The longest time of a round by default, in seconds, as in Flower's Message API.
+#: How long a round may take by default, in seconds; the same as in Flower's Message API.
 ROUND_TIMEOUT = 3600.0
 #: A file beside a run's journals, which says where its results are.
 RESULTS_OF_JOURNAL = "results-are-in"
 #: The page of a result, to hand to somebody.
 PAGE = "clusters.html"
-#: A file in a run's folder that shows whose it is, and the one that says why a run ended early.
+#: Files in a run's folder: the first shows which run has claimed the folder, the second says why a run ended early.
 _MARK, _FAILURE = ".run", "failure.txt"
 
 
@@ -72,7 +72,7 @@ def run_app(
     Parameters
     ----------
     strategy : ProtocolStrategy, class or str; or MessageStrategy
-        A MessageStrategy runs by Flower's Message API, anything else by its Strategy API. The
+        A MessageStrategy runs by Flower's Message API, any other strategy by its Strategy API. The
         result is the same.
     grid : Grid
         What Flower gives to the ServerApp.
@@ -139,8 +139,8 @@ def run_on_grid(
 ) -> Result:
     """Run a strategy by Flower's Strategy API, and return its result.
 
-    ``clients`` are the rows of simulated clients, by name: they give labels and metrics. Real
-    clients keep their rows, so the result has none.
+    ``clients`` are the rows of simulated clients, by name; labels and metrics are computed from
+    them. Real clients keep their rows, so the result then has neither.
     """
     start = time.perf_counter()
     start_grid(
@@ -152,7 +152,7 @@ def run_on_grid(
 
 
 def settled_number_of_nodes(grid: Grid, *, quiet: float = 1.0, longest: float = 60.0) -> int:
-    """Return how many nodes there are once no other has appeared for ``quiet`` seconds.
+    """Wait until no new node has appeared for ``quiet`` seconds, and return how many nodes there are.
 
     The nodes of a simulation appear one after the other while the server begins. ``longest`` limits
     the wait, in seconds.
@@ -183,13 +183,13 @@ def run_and_save(
     journal: str | Path | None = None,
     subject: str = "",
 ) -> tuple[list[Result], Path, dict[str, Exception]]:
-    """Run strategies one after the other, and save each result at once; one that fails stops no other.
+    """Run strategies one after the other, and save each result at once; if one fails, the others still run.
 
     Each result has a folder of its own, with a page about ``subject`` and pictures; all metrics are
     in one file. If a run ends early, the privacy report of what had left the clients by then is
-    saved. With a journal, the same call continues an interrupted run in the folder that it had.
-    Files that this run has not written are never removed: if the folder holds some by then, the
-    results go beside it.
+    saved. With a journal, the same call continues an interrupted run in its former folder. Files
+    that this run has not written are never removed: if the folder holds any, the results go into a
+    new folder beside it.
 
     Returns
     -------
@@ -222,9 +222,9 @@ def run_and_save(
 class NewFolder:
     """The folder of a run's results, which nobody else writes.
 
-    It is claimed when there is something to save. If another run has claimed it by then, or
-    somebody has put files there, the results go beside it, under another name, and a warning says
-    so.
+    The folder is claimed when there is something to save. If another run has claimed it by then, or
+    somebody has put files into it, the results go into a folder beside it, under another name, and
+    a warning says so.
 
     A run with a journal may be interrupted and continued. To find its folder again, the claim puts
     the same random word into the folder and into the journal.
@@ -256,7 +256,7 @@ class NewFolder:
     def __exit__(self, *_: object) -> None:
         """Remove the mark, unless a journal needs it.
 
-        What has been saved by then shows other runs that the folder is taken.
+        The saved files now show other runs that the folder is taken.
         """
         if self._is_ours and (
             self._note is None or [entry.name for entry in self.path.iterdir()] == [_MARK]
@@ -286,7 +286,7 @@ class NewFolder:
 
 
 def _made_for_one(path: Path, mark: str) -> bool:
-    """Put a mark into a new or empty folder; return False if the folder is not empty, or another run was faster."""
+    """Put a mark into a new or empty folder. Return False if it is not empty, or if another run was faster."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         path.mkdir(mode=0o700, exist_ok=True)  # labels are confidential
@@ -302,7 +302,7 @@ def _made_for_one(path: Path, mark: str) -> bool:
 
 
 def _check_writable(path: Path, label: str) -> None:
-    """Raise a PermissionError if a folder cannot be made or written: now, and not after hours of rounds."""
+    """Raise a PermissionError now if a folder cannot be made or written, and not after hours of rounds."""
     there = next(
         folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink()
     )
@@ -315,13 +315,13 @@ def _save(
 ) -> None:
     """Save the last result with its page and pictures, and the metrics of all results so far.
 
-    If the disk is full, the result is saved without labels, or at least the error says what was
-    lost: a run that has spent its epsilon must not end without anything.
+    If the disk is full, the result is saved without labels; if even that fails, the error says what
+    was lost. A run that has spent its epsilon must not end without a trace.
     """
     result, path = results[-1], out.claim()
     folder = _folder_for(path / result.strategy)
     try:
-        if not (folder / "result.json").exists():  # left by this run, before it was interrupted
+        if not (folder / "result.json").exists():  # this run saved it before it was interrupted
             result.save(folder)
     except OSError as error:
         _save_small(result, folder, error)
@@ -372,7 +372,7 @@ def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
 
 
 def _save_report(out: NewFolder, name: str, error: BaseException) -> None:
-    """Save the privacy report of a run that ended early; there is none if nothing had left a client.
+    """Save the privacy report of a run that ended early, unless nothing had left a client.
 
     A report that cannot be saved is printed, because the run may have ended for the same reason: a
     full disk.
@@ -449,7 +449,7 @@ def show_all(
         for result in results
         for failure in result.failures
     ]
-    if results or len(failed) > 1:  # with a single strategy, the error below says it
+    if results or len(failed) > 1:  # a single strategy's error is raised below
         lines += [f"{name} failed: {error}" for name, error in failed.items()]
     if path.exists() and any(path.iterdir()):
         lines.append(f"\nSaved in {path}")
@@ -468,7 +468,7 @@ def show_all(
 def results_table(results: Sequence[Result], title: str) -> RichTable:
     """Return a table for the terminal with a row per strategy: metrics, epsilon, traffic and time.
 
-    A star at epsilon says that the guarantee does not cover the whole run.
+    A star beside an epsilon means that its guarantee does not cover the whole run.
     """
     table = RichTable(title=title, title_justify="left")
     table.add_column("strategy", no_wrap=True)

@@ -66,7 +66,8 @@ from flower_fedclust.simulation import simulate
 
 # A process may be killed by chance, so a trial gets a second attempt.
 _ATTEMPTS = 2
-# Imported once, in the process from which all others are forked, so that a trial's seconds include none of these.
+# Modules that are imported once, in the process from which all others are forked, so that the seconds of a trial do
+# not include their import.
 _PRELOADED = [
     __name__,
     "sklearn.cluster",
@@ -79,14 +80,15 @@ _PRELOADED = [
 ]
 # Exit code of a process that imported the user's script and would have started the comparison again.
 _UNGUARDED = 113
-#: Tables of all runs are written again, and lines about progress are printed, after so many seconds.
+#: The seconds after which the table of all runs is written again, and the seconds after which the next line about
+#: progress is printed.
 SECONDS_BETWEEN_TABLES, SECONDS_BETWEEN_LINES = 10.0, 20.0
 # How often Ray restarts a task whose machine or process was lost.
 _RETRIES = 3
-# Tasks handed to Ray beyond those that can run, so that no core waits for the next.
+# How many tasks Ray is given beyond the number that can run at once, so that no core waits for its next task.
 _AHEAD = 2
 
-#: The scores of a map, and their columns in the table.
+#: Name of a score of a map -> its column in the table.
 _MAP_SCORES = {
     "ca_10": "map_ca_10",
     "npa_10": "map_npa_10",
@@ -125,11 +127,11 @@ def run_comparison(
     announce: Callable[[list[str]], object] | None = None,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the trials of a comparison that have not ended yet, and return the rows of all that have, in order.
+    """Run the trials of a comparison that have not ended yet; return the rows of all ended trials, in order.
 
     ``jobs``, ``on``, ``retry_failed``, ``progress`` and ``device`` are described at
-    :func:`flower_fedclust.compare`. Before the first run, ``announce`` gets the lines that say
-    which runs are not possible and what each lacks.
+    :func:`flower_fedclust.compare`. Before the first run, ``announce`` is called with the lines
+    that say which runs are impossible, and what each lacks.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
@@ -162,10 +164,10 @@ def run_comparison(
                 return _run_here(stored, folder)
             return _run_in_processes(stored, folder, jobs or joblib.cpu_count())
 
-        # A process that was killed may not have written its last trials.
+        # An earlier call that was killed may not have written its last trials into the tables.
         folder.write_tables(rows())
         written = time.monotonic()
-        # closing: whatever happens here, no process is left running.
+        # closing() ends all processes, whatever happens here.
         with (
             _stored_once(waiting) as stored,
             _progress(len(trials), len(trials) - len(waiting), progress, announce) as says,
@@ -233,7 +235,7 @@ def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
 
 
 def failure_lines(rows: Sequence[Mapping[str, Any]], status: str = "failed") -> list[str]:
-    """Return a line for each remedy, with the number of runs and the strategies that it would fix."""
+    """Return a line for each remedy: how many runs of which strategies it would fix."""
     lines = []
     for remedy, same in by_remedy([row for row in rows if row["status"] == status]).items():
         lines.append(
@@ -263,7 +265,7 @@ def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None
             row |= {"status": "failed", "reason": _sentence(error)}
             if not isinstance(error, (ValueError, ImportError, ProtocolError)):
                 (place / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        # With another engine, the memory is in other processes.
+        # With another engine, the memory is used by other processes.
         row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
         _write_row(place, row, list(dict.fromkeys(str(warning.message) for warning in warned)))
 
@@ -277,7 +279,7 @@ def record_failure(
 
 
 def _known_before(trial: Trial) -> dict[str, Any]:
-    """Return the part of a trial's row that is known before it begins."""
+    """Return the entries of a trial's row that are known before the trial begins."""
     names = ("key", "strategy", "variant", "data", "n_clusters", "epsilon", "seed", "engine")
     known = {name: getattr(trial, name) for name in names}
     known["partition"] = trial.choice.partition_name
@@ -288,10 +290,10 @@ def _known_before(trial: Trial) -> dict[str, Any]:
 def _outcome(
     trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None
 ) -> dict[str, Any]:
-    """Run the strategy, write its result into ``place``, and return the part of the row that the run has determined.
+    """Run the strategy, write its result into ``place``, and return the entries of the row that follow from the run.
 
-    ``row`` is filled in along the way, so that a trial that fails later still says how many rows
-    and clients it had.
+    ``row`` gets its first entries before the run, so that a trial that fails still says how many
+    rows and clients it had.
     """
     _register(trial)
     read = read or _read(trial)
@@ -299,7 +301,7 @@ def _outcome(
     if n_clusters is None:
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
     rows = trial.choice.load(n_clusters, needs_server_rows=trial.needs_server_rows, read=read)
-    # Written also if the trial fails from here on.
+    # Entries that are also written if the trial fails from here on.
     public = None if trial.choice.server_data is not None else rows.server_rows
     row.update(
         n_clusters=n_clusters,
@@ -356,7 +358,7 @@ def _read(trial: Trial) -> ReadRows:
 
 
 def _register(trial: Trial) -> None:
-    """Register a strategy that this process may not have; module:Class needs no registration."""
+    """Register the trial's strategy, which this process may not know; module:Class needs no registration."""
     if (
         trial.instance is None
         and ":" not in trial.strategy
@@ -368,7 +370,7 @@ def _register(trial: Trial) -> None:
 def _suite_scores(
     result: Result, rows: FederatedRows, read: ReadRows, n_clusters: int
 ) -> dict[str, float]:
-    """Return the scores for the best of several labelings; a row's id is its number in them."""
+    """Return the scores for the labeling that fits best; the id of a row is its index in each labeling."""
     labelings = getattr(read.rows, "labelings", None)
     if labelings is None or not result.labels_of_clients or rows.row_ids is None:
         return {}
@@ -429,7 +431,7 @@ def forget_peak_memory() -> None:
 def peak_memory_mb() -> float | None:
     """Return the largest resident memory of this process, libraries included; None if it is unknown."""
     try:
-        # Not getrusage: a process inherits its figure from its parent.
+        # Not getrusage, whose figure a process inherits from its parent.
         match = re.search(
             r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")
         )
@@ -465,7 +467,7 @@ def _run_in_processes(
             while waiting and len(working) < jobs:
                 trial = waiting.popleft()
                 attempts[trial.key] += 1
-                # Not a daemon, which could not start processes.
+                # Not a daemon, because a daemon cannot start processes.
                 process = context.Process(
                     target=_work, args=(trial, folder.path), name=trial.key, daemon=False
                 )
@@ -546,16 +548,13 @@ def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
 def _context(trials: Sequence[Trial]) -> Any:
     """Return the way to start processes.
 
-    Where the system allows it, processes are forked from one that has imported everything and
-    computed nothing. So their start is fast, and no threads are lost, as they would be if this
-    process were forked.
+    If the system allows it, processes are forked from a server process that has imported everything
+    and computed nothing. So they start fast. A fork of this process would lose its threads.
     """
-    # Forked from a process that has imported everything and computed nothing: the start is fast, and no thread is lost,
-    # as it would be if this process were forked.
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # Each process imports that one.
+    # The fork server also imports the modules of the strategies.
     of_trials = {trial.entry.strategy.__module__ for trial in trials} - {"__main__"}
     context.set_forkserver_preload([*_PRELOADED, *of_trials])
     return context
@@ -569,8 +568,8 @@ def run_on_ray(
 ) -> Generator[Trial, None, None]:
     """Run each trial as a task of one core, and yield it when its folder is written here.
 
-    Rows are read here and put into Ray's store once, even if many trials use them; each machine
-    gets them once. Results come back through Ray, so the machines need no shared file system.
+    Rows are read here and put into Ray's store once, even if many trials use them, and are sent to
+    each machine once. Results come back through Ray, so the machines need no shared file system.
     """
     import ray
 
@@ -612,8 +611,8 @@ def run_on_ray(
 class _Store:
     """References to rows in Ray's object store; equal rows are stored once.
 
-    Trials of one data set with different strategies share their rows. Even for different seeds the
-    rows can be equal, if the data set is not random; so they are compared by content.
+    Trials of different strategies on one data set share their rows. Trials with different seeds do,
+    too, if the data set is not random. So rows are compared by content.
     """
 
     def __init__(self, put: Callable[[ReadRows], Any]) -> None:
@@ -632,7 +631,7 @@ class _Store:
         )
         if key not in self._by_choice:
             read = _read(trial)
-            # A data set that takes no seed is the same for each.
+            # A data set that takes no seed is the same for every seed.
             content = hashlib.sha256(pickle.dumps(read, protocol=5)).digest()
             if content not in self._by_content:
                 self._by_content[content] = self._put(read)

@@ -31,7 +31,7 @@ LEVEL = 0.05
 LEAST_SEEDS = 3
 #: With fewer seeds, a test seldom shows a difference, however large.
 FEW_SEEDS = 5
-#: Ranks over fewer blocks than this, or of fewer contenders, show nothing.
+#: With fewer blocks (seeds or data sets), or fewer contenders, no ranks are computed.
 LEAST_BLOCKS, LEAST_CONTENDERS = 5, 3
 _MOST_NAMES = 5
 
@@ -39,8 +39,8 @@ _MOST_NAMES = 5
 def verdict(scenario: Scenario) -> str:
     """Return the result of a scenario in one or two sentences.
 
-    They name the best contender, and the best of those whose whole run is covered by a guarantee,
-    with the measure, the cost beside the pooled cost, the traffic and the time.
+    The sentences name the best contender, and the best one whose whole run a guarantee covers. For
+    each they give the measure, the cost compared with the pooled cost, the traffic and the time.
     """
     if scenario.waiting:
         have, which = ("has", "it is") if len(scenario.waiting) == 1 else ("have", "they are")
@@ -75,9 +75,9 @@ def collapsed(scenario: Scenario) -> str:
 def doubts(scenario: Scenario) -> list[str]:
     """Return the reasons to doubt each contender's results, a sentence each, with the number of runs concerned.
 
-    They are the doubts that the runs themselves saved, and, where several seeds had the same rows
-    in the same order, whether the runs agree about the clusters. A collapse is not repeated here,
-    because :func:`collapsed` says it.
+    The runs themselves have saved most of these doubts. If several seeds had the same rows in the
+    same order, there may be one more: that the runs do not agree about the clusters. A collapse is
+    not repeated here, because :func:`collapsed` reports it.
     """
     said = []
     for contender in scenario.contenders:
@@ -86,7 +86,7 @@ def doubts(scenario: Scenario) -> list[str]:
             for doubt in trial.metrics.get("doubts", ()):
                 by_code.setdefault(doubt["code"], []).append(doubt["sentence"])
         for code, sentences in by_code.items():
-            # The page says that these collapsed.
+            # collapsed() reports these.
             if code not in ("one-cluster", "no-better-than-one"):
                 share = (
                     ""
@@ -94,7 +94,8 @@ def doubts(scenario: Scenario) -> list[str]:
                     else f" ({len(sentences)} of {len(contender.trials)} runs)"
                 )
                 said.append(f"{contender.name}{share}: {sentences[0]}")
-        # Another seed may spread the rows differently; only runs on the same rows in the same order are compared.
+        # Another seed may spread the rows differently. Runs are compared only if all had the same rows in the same
+        # order.
         fingerprints = {trial.text("rows_sha256") for trial in contender.trials}
         labels = [trial.labels for trial in contender.trials if len(trial.labels)]
         if len(labels) > 1 and len(fingerprints) == 1 and fingerprints != {""}:
@@ -105,8 +106,8 @@ def doubts(scenario: Scenario) -> list[str]:
 def certainty(scenario: Scenario) -> str:
     """Return which differences from the best are significant.
 
-    "" if there is only one contender, or if results are missing. With too few seeds the sentence
-    says so.
+    Returns "" if there is only one contender, or if results are missing. If there are too few
+    seeds, the sentence says so.
     """
     ranked = scenario.ranked(scenario.federated)
     if len(ranked) < 2 or scenario.waiting:
@@ -139,7 +140,7 @@ def certainty(scenario: Scenario) -> str:
 
 
 def number_of_seeds(scenario: Scenario) -> int:
-    """Return over how many seeds the best contender was run (pooled references aside)."""
+    """Return with how many seeds the best contender was run; pooled references are not considered."""
     return max(
         (
             len(contender.by_seed(scenario.measure.name))
@@ -150,7 +151,7 @@ def number_of_seeds(scenario: Scenario) -> int:
 
 
 def undecided(scenario: Scenario) -> tuple[list[str], str]:
-    """Return the contenders that no test tells apart from the best, and the meaning of the mark they get."""
+    """Return the contenders that do not differ significantly from the best, and the meaning of their mark."""
     names = [
         difference.other.name
         for difference in differences(scenario)
@@ -209,7 +210,7 @@ class Difference:
 
 
 def differences(scenario: Scenario) -> list[Difference]:
-    """Return how far the best contender that does not pool rows is ahead of each other one.
+    """Return how far the best contender is ahead of each other contender; pooled references are left out.
 
     Contenders that share fewer than :data:`LEAST_SEEDS` seeds with the best are left out.
     """
@@ -234,8 +235,8 @@ def differences(scenario: Scenario) -> list[Difference]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values after Holm's correction for their number (Holm 1979).
 
-    The smallest is multiplied by their number n, the next by n - 1, and so on; none may become
-    smaller than its predecessor.
+    The smallest p-value is multiplied by n, the number of p-values, the next one by n - 1, and so
+    on. No result may be smaller than the one before it.
     """
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
@@ -249,13 +250,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _p_value(leads: NDArray[np.float64]) -> float:
     """Return the p-value of a paired t-test that the mean lead is 0.
 
-    If the lead is the same on every seed, the test has no variance to work with: the difference is
-    then certain (0), or there is none (1).
+    If the lead is the same on every seed, its variance is 0 and the test is not possible. Then the
+    p-value is 0, or 1 if the lead is 0.
     """
     if np.ptp(leads) <= 1e-12 * max(1.0, float(np.abs(leads).max())):
         return 1.0 if abs(leads.mean()) <= 1e-12 else 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # nearly equal differences
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns of nearly equal differences
         return float(stats.ttest_1samp(leads, 0.0).pvalue)
 
 
@@ -332,8 +333,8 @@ def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
 def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
     """Return the ranks over data sets, from each contender's mean over its seeds.
 
-    Only contenders with a value on every data set take part. None if there are too few of them, too
-    few data sets, or runs that are missing.
+    Only contenders with a value on every data set take part. Returns None if there are too few
+    contenders or data sets, or if runs are missing.
     """
     columns: list[dict[str, float]] = []
     for scenario in scenarios:
@@ -355,7 +356,7 @@ def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
 
 
 def _ranks(names: Sequence[str], losses: ArrayLike, over: str) -> Ranks | None:
-    """Return Friedman's test and the mean ranks of a table of losses, of shape (n_blocks, n_contenders)."""
+    """Return the mean ranks, and Friedman's test, for a table of losses of shape (n_blocks, n_contenders)."""
     table: NDArray[np.float64] = np.asarray(losses, dtype=float)
     if len(names) < LEAST_CONTENDERS or len(table) < LEAST_BLOCKS:
         return None
