@@ -1,12 +1,12 @@
 """Reasons to doubt a result, in one sentence each.
 
-Clusters can always be computed; whether they mean anything is another question. Each function here
-looks for one reason why they may not: noise as large as a cluster, a search that would end
-elsewhere next time, bounds that clip, columns that hardly count. A doubt says what is in doubt,
-why, and what may help.
+Clusters can always be computed, but they need not mean anything. Each function here looks for one
+reason to doubt them: noise as large as a cluster, a search that would end elsewhere next time,
+bounds that clip, columns that hardly count. A doubt says what is in doubt, why, and what may help.
 
-Doubts follow from what the run has released, which costs no privacy, or from labels and costs of
-rows at hand, which no guarantee covers; ``basis`` says which.
+Some doubts follow from what the run has released; these cost no privacy. Others follow from the
+labels and costs of the rows, where the rows are at hand; no guarantee covers these. ``basis`` says
+which.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ Basis = Literal["released", "rows"]
 
 #: If at most this fraction of the rows is outside of the largest cluster, the run has found one cluster.
 ABOUT_NOTHING = 0.01
-#: A share beyond a bound is clear at so many deviations of its noise: each column has two shares in each cluster.
+#: The share of values beyond a bound is clear if it exceeds its noise by this many standard deviations. So many are
+#: needed because every column has two such shares in every cluster.
 CLEARLY = 4.0
-#: Clusters whose cost exceeds the best of imitated runs without noise by more than this part are bad.
+#: A server imitates other runs, with and without noise, on rows that it draws from this run's released numbers.
+#: Clusters are bad if they cost more than the best clusters without noise by more than this fraction.
 BOTH_BAD = 0.1
 #: A result is doubted if sites explain more than MOST_BY_SITE of the clusters' entropy, and chance would explain that
-#: much with a probability below BY_CHANCE.
-#: In 20 runs of spp-fgc on ten tables dealt by a column, every run that lost more than .05 of its ARI had .12 or more.
+#: much with a probability below BY_CHANCE. In 20 runs of spp-fgc on ten tables whose rows were divided among the
+#: clients by the values of a column, sites explained at least .12 of the entropy in every run whose ARI fell by more
+#: than .05.
 MOST_BY_SITE, BY_CHANCE = 0.1, 1e-4
 
 
@@ -66,8 +69,8 @@ class Doubt:
     numbers : mapping of str to anything
         The numbers behind the sentence, ready for JSON.
     basis : "released" or "rows"
-        Whether it follows from what the run has released, or from rows at hand, whose labels no
-        guarantee covers.
+        What the doubt follows from: numbers that the run has released, or the rows themselves,
+        which no guarantee covers.
     """
 
     code: str
@@ -86,7 +89,7 @@ class Doubt:
 def collapse_of(
     n_clusters: float | None, largest: float | None, cost: float | None, cost_of_one: float | None
 ) -> tuple[str, str] | None:
-    """Return the code and the words for a run that found nothing, or None.
+    """Return the code and the words of the doubt about a run that found nothing; None if it found something.
 
     ``largest`` is the fraction of the rows in the largest cluster; ``cost_of_one`` is the cost of a
     single cluster for all rows.
@@ -169,7 +172,7 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
 
 
 def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple[Doubt, ...]:
-    """Return a doubt about columns in which 1,234 was read as 1234, but may mean 1.234."""
+    """Return a doubt about columns in which a text such as 1,234 was read as 1234, but may mean 1.234."""
     unclear = {
         client.owner: columns_with_unclear_commas((part.table for part in client.batches()), schema)
         for client in clients
@@ -188,7 +191,7 @@ def doubts_about_numbers(clients: Sequence[ClientData], schema: Schema) -> tuple
 
 
 def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:
-    """Return a doubt if files of a folder had no rows, so that their clients took no part."""
+    """Return a doubt if some files of a folder had no rows, so that their clients took no part."""
     if not empty:
         return ()
     sentence = f"The run went on without {quoted(empty)}: without rows, a client has no say. Complete or drop the file."
@@ -227,7 +230,7 @@ def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
     ari = np.eye(len(labels))
     for first, second in combinations(range(len(labels)), 2):
         ari[first, second] = ari[second, first] = adjusted_rand_score(labels[first], labels[second])
-    # Runs that differ from the run with which most others agree.
+    # How many runs differ from the run with which most others agree.
     different = int((ari < ALIKE).sum(axis=1).min())
     if 2 * different < len(labels):
         return ()
@@ -266,7 +269,7 @@ def _of_rows(
 
 
 def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
-    """Return a doubt if one client has nearly all rows; nobody can tell whether they are real."""
+    """Return a doubt if one client has nearly all rows, because nobody can check whether its rows are real."""
     basis: Basis = "released"
     largest = strategy.largest_client
     if largest is None and len(labels) == len(strategy.client_names) >= 3:
@@ -280,7 +283,7 @@ def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) 
 
 
 def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
-    """Return a doubt if the clusters follow the sites, in a strategy in which each site clusters its own rows."""
+    """Return a doubt if the clusters follow the sites, and each site has clustered its rows by itself."""
     sees_sites = any(
         message.reveals == "centers" and message.detail.startswith("one per")
         for message in strategy.report.messages
@@ -297,11 +300,11 @@ def _of_sites(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) ->
 
 
 def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
-    """Return the part of the clusters' entropy, 0 to 1, that the sites explain beyond chance.
+    """Return the share of the clusters' entropy, 0 to 1, that the sites explain beyond chance.
 
-    ``labels`` has the labels of each site. Chance is the expected mutual information if rows are
-    dealt to sites at random. Unless the mutual information clearly exceeds it (a G-test at 1e-4),
-    the result is 0.
+    ``labels`` has the labels of each site. Chance is the mutual information to expect if rows were
+    assigned to sites at random. If the mutual information does not clearly exceed it (a G-test at
+    the level 1e-4), the result is 0.
     """
     from scipy.stats import chi2
     from sklearn.metrics import mutual_info_score
@@ -325,8 +328,8 @@ def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
 def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:
     """Return doubts that follow from released sizes: a single cluster, clusters that could be noise, empty ones.
 
-    ``has_labels`` says whether labels are at hand, from which other doubts follow that would repeat
-    these.
+    ``has_labels`` says whether the labels of the rows are at hand. Then :func:`_of_rows` already
+    reports a single cluster and empty clusters, so these are left out here.
     """
     sizes, n_clusters = strategy.released_sizes, model.n_clusters
     if sizes is None or len(sizes.counts) != n_clusters:
@@ -403,7 +406,10 @@ def _of_density(gain: DensityGain | None) -> list[Doubt]:
 
 
 def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
-    """Return a doubt about centers on or beyond the ball to which rows are clipped; no mean of rows lies there."""
+    """Return a doubt about centers on or beyond the surface of the ball to which rows are clipped.
+
+    No mean of clipped rows lies there.
+    """
     bound = getattr(strategy, "max_norm", None)
     if bound is None or not isinstance(model, KMeansModel):
         return []
@@ -427,7 +433,8 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
 def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:
     """Return doubts about columns that were left out, or that hardly count.
 
-    A column hardly counts if nearly all of its values lie close together within its bounds.
+    A column hardly counts for the clusters if nearly all of its values lie close together within
+    its bounds.
     """
     doubts, schema = [], getattr(strategy.tables, "schema", preparation.schema)
     lost = [name for name in schema.used if name not in preparation.schema.used]
@@ -457,8 +464,9 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
 def _of_description(clusters: Clusters) -> list[Doubt]:
     """Return doubts about a description that noise has hidden, and about columns that are clearly clipped.
 
-    If most values lie beyond bounds that the run found, these bounds are noise. If only some do,
-    means are wrong and quantiles are right.
+    If the run found the bounds of a column, and most values lie beyond them, then these bounds are
+    mere noise. If only some values lie beyond its bounds, its means are wrong, and its quantiles
+    are right.
     """
     if clusters.deviation > 0 and all(
         len(clusters.sentences(cluster)) == 1 for cluster in range(clusters.n_clusters)
@@ -549,7 +557,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
     return [Doubt("unstable", sentence, numbers)]
 
 
-#: Reason of a doubt -> a remedy that could remove it.
+#: Why another run would find other clusters -> what may help.
 _ADVICE = {
     "noise": "noise is the reason, so use fewer clusters, more rows or a larger epsilon",
     "table": (
@@ -566,9 +574,10 @@ _ADVICE = {
 def reason_of(again: Repeated) -> str:
     """Return why clusters would not be found again: "noise", "table" or "search".
 
-    The table is the reason if another way to divide the rows costs nearly the same for all that
-    noise shows, and neither is bad. Otherwise noise is, if it moved the clusters so that they cost
-    clearly more, or if runs without noise would agree with each other. What is left is the search.
+    The table is the reason if another way to divide the rows costs nearly the same, as far as the
+    noise lets one tell, and neither way is bad. Otherwise noise is the reason if the clusters cost
+    clearly more because of it, or if runs without noise would agree with each other. In all other
+    cases the search is the reason.
     """
     if again.equal_within <= EQUALLY_GOOD and again.excess <= BOTH_BAD:
         return "table"

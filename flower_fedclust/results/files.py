@@ -61,19 +61,20 @@ _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = (
 )
 #: The files of a privacy report.
 REPORT_FILES = (_PRIVACY, "privacy.txt")
-#: The file about rows that no client had because they were made public, and the reason that it states.
+#: The file that lists the rows that no client had because they were made public, and the reason that it gives for
+#: them.
 _LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
 #: The columns of a file of labels, after the ids.
 _CLUSTER, _REASON = "cluster", "why"
 
-#: Bytes of a client's name in the name of a file; file systems allow 255 for the whole name.
+#: The most bytes of a client's name in the name of a file; file systems allow 255 for the whole name.
 LONGEST_FILE_NAME = 200
 
 # A spreadsheet reads a cell that begins like this as a formula.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
-# The fields of the two JSON files and their types. Other fields are refused.
+# The fields of result.json and metrics.json, and their types. Other fields are refused.
 
 
 def _checked_file_name(name: str) -> str:
@@ -96,7 +97,7 @@ _NotNegative: TypeAlias = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class _Fields(BaseModel):
-    """Fields with exact types: True is no number, and "1" no integer."""
+    """Base of the two classes; types must match exactly: True is not a number, and "1" is not an integer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -186,7 +187,7 @@ def _checked(written: dict[str, Any], kind: type[Content], path: Path) -> Conten
 
 
 def as_cell(text: object) -> object:
-    """Return a text with a quote in front if a spreadsheet would run it as a formula; numbers are unchanged."""
+    """Return a text, with a quote in front if a spreadsheet would run it as a formula. Numbers are not changed."""
     if not isinstance(text, str) or _FORMULA.match(text) is None:
         return text
     try:
@@ -245,7 +246,7 @@ def write_labels(
                 else zip(cells, labels, why, strict=True)
             )
     except BaseException:
-        path.unlink(missing_ok=True)  # a truncated CSV file looks like a complete one
+        path.unlink(missing_ok=True)  # a truncated CSV file looks complete
         raise
 
 
@@ -256,7 +257,7 @@ def each(array: NDArray[Any]) -> Iterator[Any]:
 
 
 def _write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:
-    """Write a file for rows that have no labels, all for one reason."""
+    """Write a file for rows that have no labels, all for the same reason."""
     n_rows = len(row_ids)
     write_labels(
         path, each(row_ids), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows)
@@ -338,7 +339,7 @@ def _file_names(names: Sequence[str]) -> list[str]:
     for file, name, number in zip(safe, names, numbered, strict=True):
         is_usable = file == name and name.strip(".") and not name.startswith("-")
         chosen.append(file if is_usable else number)
-    # On some file systems, names that differ only in case are one file.
+    # On some file systems, two names that differ only in case mean the same file.
     n_different = len({file.lower() for file in chosen})
     return chosen if n_different == len(chosen) else numbered
 
@@ -438,11 +439,11 @@ def _write_files(result: ResultData, path: Path) -> None:
         "form": result.form,
         "floor": result.floor,
         "files": files,
-        # To notice later that lines of a file of labels are gone.
+        # With these numbers, read_result() notices if a file of labels has lost lines.
         "n_rows": [
             len(_ids_of_client(result, index)) for index in range(len(result.labels_of_clients))
         ],
-        # The rows of the table that holds all clients.
+        # The number of rows of the table, if the clients were given as one table.
         "table_rows": _table_rows(result) if result.form == "table" else None,
         "sizes": None
         if result.sizes is None
@@ -466,7 +467,7 @@ def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
 
 
 def _table_rows(result: ResultData) -> int:
-    """Return how many rows the table of all clients has, with those that were made public."""
+    """Return how many rows the table of all clients has, including the rows that were made public."""
     n_public = 0 if result.server_row_ids is None else len(result.server_row_ids)
     return n_public + sum(
         len(_ids_of_client(result, index)) for index in range(len(result.labels_of_clients))
@@ -497,7 +498,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     with parsing(str(path), "a saved result", again):
         names, files = description.clients, description.files
         _check_agreement(description, summary, path)
-        # A deployment has no labels. Otherwise there is a file for each client, in their order.
+        # There is a file for each client, in their order; a deployment has none, because it has no labels.
         read = [
             read_labels(path / "labels" / f"{name}.csv")
             for name in files[: len(description.n_rows)]
@@ -562,7 +563,7 @@ def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
 
 
 def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
-    """Undo ``to_dict`` of a number of clusters, which writes numbers that are not finite as None."""
+    """Undo ``to_dict`` of a number of clusters, where None stands for any number that is not finite."""
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
     numbers: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """The page of a result: one HTML file to hand to somebody, which needs no network and prints well.
 
-It holds what the run has released. Where it must hold something exact, because the run released
-nothing in its place, it says so.
+It shows what the run has released. If the run has not released a number, the page may show the
+exact one, and says so.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from flower_fedclust.tables.table_one import WIDEST_TABLE
 
 Floats = NDArray[np.float64]
 
-#: The picture of the centers, in units of its own; it is scaled to the width of the page.
+#: The width, height and margin of the picture of the centers, in its own units; the page scales it to its width.
 _WIDTH, _HEIGHT, _MARGIN = 480.0, 340.0, 44.0
-#: The area of a disc is in proportion to its cluster; this is the radius of a cluster of all rows.
+#: The area of a disc is in proportion to the size of its cluster. The first number is the radius of a cluster that
+#: has all rows, the second is the smallest radius.
 _RADIUS, _LEAST_RADIUS = 62.0, 5.0
 
 
@@ -58,7 +59,7 @@ def page_of(package: str, template: str, **content: Any) -> str:
 
 @cache
 def _environment(package: str) -> Environment:
-    """Return the templates of a package, with which a missing name is an error."""
+    """Return the templates of a package; a name that a template uses and does not get is an error."""
     environment = Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -76,9 +77,9 @@ def _environment(package: str) -> Environment:
 def result_page(result: ResultData, subject: str = "") -> str:
     """Return the page of a result as HTML.
 
-    ``subject`` names what was clustered, such as the file of rows. The page says of each number
-    whether it was released by the run or computed exactly from labels at hand; whoever hands on the
-    page must know the difference.
+    ``subject`` names what was clustered, such as the file of rows. For each number, the page says
+    whether the run released it, or whether it was computed exactly from labels. Whoever hands on
+    the page must know the difference.
     """
     n_clusters = result.model.n_clusters
     shares, errors = shares_and_errors(result, n_clusters)
@@ -144,15 +145,15 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 def _of_rows(result: ResultData) -> str:
     """Return how many rows there were, such as " of 150 rows".
 
-    If noise protects that number, it is the released one, rounded; "" if none was released, or if
-    the floor hides it.
+    If noise protects the number of rows, the released number is given, rounded. Returns "" if none
+    was released, or if the floor hides it.
     """
     if not result.privacy.releases:
         n_rows, sizes = (
             sum(map(len, result.labels_of_clients)),
             sizes_of(result, result.model.n_clusters),
         )
-        # The total less the others would tell it.
+        # The total less the sizes that are shown would reveal the hidden one.
         is_any_hidden = sizes is not None and bool(sizes.is_hidden.any())
         return f" of {plural(n_rows, 'row')}" if n_rows and not is_any_hidden else ""
     if result.sizes is None or not has_sizes(result, result.model.n_clusters):
@@ -182,7 +183,7 @@ def _cards(
 ) -> list[dict[str, Any]]:
     """Return for each cluster its color, its size as text and as a bar, and how it differs from the rest.
 
-    ``are_known`` says whether there are sizes at all; without them the bars are left out.
+    ``are_known`` says whether the sizes are known; if they are not, the bars are left out.
     """
     largest = max(float((shares + DEVIATIONS * errors).max()), 1e-12)
     cards, sizes, counted = [], sizes_of(result, len(shares)), counted_in(result, len(shares))

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: The most lines of a profile: columns, or categories of columns.
+#: The most features in the heat map of a profile: columns, or categories of columns.
 MOST_LINES = 24
 _LONGEST_NAME = 28
-#: The most clusters that all have their numbers at an axis.
+#: With more clusters than this, only some have their number at an axis.
 _MOST_NUMBERS = 40
 #: The most points of a map that are drawn one by one; more are drawn as a density.
 DENSE = 100_000
-#: Titles for the spaces of the points that stand for clusters.
+#: What the title of a picture says about the space in which the points of the clusters lie.
 _SPACES = {
     "rows": "",
     "map": " on the map",
@@ -58,7 +58,7 @@ _HOLLOW = "#ffffff"
 
 def figure_of(width: float, height: float) -> Figure:
     """Return an empty figure of so many inches, which notebooks can show."""
-    # pyplot would choose a backend for the whole process and keep every figure.
+    # Not pyplot, which would choose a backend for the whole process and keep every figure.
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -95,10 +95,10 @@ def cluster_figure(result: ResultData) -> Figure:
     """Draw where the clusters lie, how large they are, and what distinguishes each of them.
 
     The plane holds the first two principal components of the released centers, or the map. The area
-    of a disc shows the size of its cluster. The ring around a center, and the bar of a size, is two
-    standard deviations of its noise. A cluster that noise alone could have produced is hollow. Rows
-    are drawn on a map if the run has no noise that would protect them; otherwise the points are
-    those that the map was made of: landmarks, or noisy rows.
+    of a disc shows the size of its cluster. The ring around a center, and the error bar of a size,
+    show two standard deviations of their noise. A cluster that noise alone could have produced is
+    hollow. On a map, rows are drawn if the run has no noise that would protect them. Otherwise the
+    points from which the map was made are drawn: landmarks, or noisy rows.
     """
     model, centers = result.model, result.model.cluster_points
     shares, errors = shares_and_errors(result, model.n_clusters)
@@ -149,8 +149,8 @@ def cluster_figure(result: ResultData) -> Figure:
 def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floats]:
     """Return the share of each cluster, and the standard deviation of its noise; equal shares if nothing is known.
 
-    A share that the floor hides may be anything up to its limit; its value and error say no more
-    than that.
+    If the floor hides a share, only its upper limit is known: value and error stand for the
+    interval from 0 to the limit.
     """
     sizes = sizes_of(result, n_clusters)
     if sizes is None:
@@ -161,8 +161,8 @@ def shares_and_errors(result: ResultData, n_clusters: int) -> tuple[Floats, Floa
 def sizes_of(result: ResultData, n_clusters: int) -> Estimate | None:
     """Return the share of each cluster as it may be printed, or None if nothing is known.
 
-    The best source is used: the description, or else the released sizes, or else the labels at
-    hand.
+    The shares come from the first of these sources that exists: the description, the released
+    sizes, the labels.
     """
     if result.clusters is not None:
         return result.clusters.sizes
@@ -252,7 +252,7 @@ def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> 
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     values = centers - weights @ centers
     spread = np.sqrt(weights @ values**2)
-    # The columns in which the centers differ most.
+    # Only the columns in which the centers differ most are kept.
     order = np.argsort(-spread, kind="stable")[:MOST_LINES]
     kept = np.sort(order)
     values = np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
@@ -266,15 +266,15 @@ def _profile_of_centers(result: ResultData, centers: Floats, shares: Floats) -> 
     return Profile([names[index] for index in kept], values[:, kept], unit)
 
 
-#: The places where words begin: long names are cut there.
+#: What stands between two words of a name: long names are cut after it.
 _BREAK = re.compile(r"[\s_:.,/-]+")
 
 
 def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
     """Shorten names to ``longest`` characters, so that what distinguishes them stays.
 
-    A name is cut in the part that it shares with another one; names that would become equal are
-    left as they are.
+    A name is cut in the part that it shares with another name. Names that would become equal are
+    not shortened.
     """
     shortened_names = []
     for name in names:
@@ -285,7 +285,7 @@ def shortened(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
         starts = [match.end() for match in _BREAK.finditer(name) if match.end() <= shared]
         tail = name[starts[-1] :] if starts else ""
         n_head = longest - 1 - len(tail)
-        if tail and n_head < longest // 4:  # the tail is long, too
+        if tail and n_head < longest // 4:  # the rest of the name is too long as well
             n_head = longest // 4
             tail = f"{tail[: longest - n_head - 2]}…"
         shortened_names.append(f"{name[:n_head]}…{tail}" if tail else f"{name[: longest - 1]}…")
@@ -307,8 +307,8 @@ def _n_shared(first_name: str, other: str) -> int:
 def _draw_map(axes: Axes, result: ResultData) -> None:
     """Draw the points of a map behind its centers; as a density if there are many.
 
-    The points are rows if no noise was meant to protect them, and otherwise what the map was made
-    of. The axis says which.
+    The points are rows if the run has no noise to protect them. Otherwise they are the points from
+    which the map was made. The label of the axis says which.
     """
     from matplotlib.colors import ListedColormap
     from scipy.spatial.distance import cdist
@@ -375,7 +375,7 @@ def _draw_regions(axes: Axes, model: CellModel) -> None:
 def places_in_plane(centers: Floats, shares: Floats, space: str) -> Floats:
     """Return places of the centers in the plane: on the map, or projected on their first two principal components.
 
-    In the principal components, each center counts by the size of its cluster.
+    For the principal components, each center is weighted by the size of its cluster.
     """
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
@@ -487,7 +487,7 @@ def _draw_profile(figure: Figure, axes: Axes, profile: Profile) -> None:
 # Colors and groups of rows.
 
 #: Ten colors that people with color blindness can distinguish: Petroff 2021, "Accessible Color Sequences for Data
-#: Visualization". The fourth and the ninth replace his grays, because gray means noise.
+#: Visualization". The fourth and the ninth color replace his grays, because gray means noise here.
 TEN_COLORS = (
     *("#3f90da", "#ffa90e", "#bd1f01", "#f06ba8", "#832db6"),
     *("#a96b59", "#e76300", "#b9ac70", "#004d40", "#92dadd"),
@@ -500,7 +500,7 @@ def group_colors(n_groups: int) -> list[str]:
     """Return a color ("#rrggbb") for each group: ``TEN_COLORS``, and further hues if there are more groups."""
     colors = list(TEN_COLORS[:n_groups])
     for index in range(len(colors), n_groups):
-        # By the golden ratio, each hue lies far from those before it.
+        # Steps by the golden ratio put each hue far from all hues before it.
         channels = hls_to_rgb(index * 0.618034 % 1.0, (0.35, 0.5, 0.65)[index % 3], 0.6)
         colors.append("#" + "".join(f"{round(255 * channel):02x}" for channel in channels))
     return colors
@@ -510,7 +510,8 @@ def group_colors(n_groups: int) -> list[str]:
 class Grouping:
     """One way to color the rows.
 
-    The group of each row (its client, class or cluster), and each group's name and color.
+    It holds the group of each row (its client, class or cluster), and the name and color of each
+    group.
     """
 
     name: str
@@ -563,7 +564,10 @@ def _grouping(name: str, values: Sequence[ArrayLike | None], sizes: Sequence[int
 
 
 def _text(value: Any) -> str | None:
-    """Return a value as text; 1.0 becomes "1", because two clients' files may differ in this."""
+    """Return a value as text.
+
+    1.0 becomes "1", because one client's file may hold 1 where another one's holds 1.0.
+    """
     if value is None or value != value:
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

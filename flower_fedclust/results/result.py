@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Clients with so few rows are evaluated together, so many at a time.
+#: Clients with at most FEW_ROWS rows are evaluated together, at most MANY_CLIENTS at a time.
 FEW_ROWS, MANY_CLIENTS = 256, 64
 
 
@@ -79,12 +79,12 @@ class Result(ResultData):
         A description of the clusters in the table's own units, if the run made one
         (``describe=True``).
     survival : Survival, optional
-        What became of the rows of each cluster, if the schema has a time to an event.
+        How many rows of each cluster had an event, and when, if the schema has a time to an event.
     row_ids : list of ndarray of shape (n_i,)
-        Ids of each client's rows, or their numbers in the original table; also for rows without a
-        label.
+        The ids of each client's rows, or their numbers in the original table. Rows without a label
+        are included.
     id_column : str
-        The name of these ids.
+        The name of the row ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         Ids of the rows that were taken out of the clients' table for the server.
     form : "list", "dict" or "table", default="list"
@@ -96,7 +96,8 @@ class Result(ResultData):
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw where the clusters lie, how large they are, what distinguishes each, and what could be noise.
 
-        Uses what the run has released; only if it released no sizes, the labels.
+        The picture shows what the run has released. Sizes that it has not released are counted from
+        the labels.
 
         Parameters
         ----------
@@ -120,15 +121,15 @@ class Result(ResultData):
     def page(self, path: str | Path, *, subject: str = "") -> Path:
         """Write one HTML page to hand to somebody: picture, words, doubts, and what was protected and what was not.
 
-        The page needs no network and prints well. It holds what the run has released, and says so
-        where it must hold more: sizes that were counted from labels, or doubts that rest on them.
+        The page needs no network and prints well. It shows what the run has released. It may also
+        show sizes that were counted from labels, or doubts that rest on labels, and then says so.
 
         Parameters
         ----------
         path : str or Path
             A new HTML file, or one to replace.
         subject : str, optional
-            Of what the page is, such as the name of a study; it stands above the title.
+            What the page is about, such as the name of a study; it stands above the title.
 
         Returns
         -------
@@ -174,12 +175,14 @@ def load(folder: str | Path) -> Result:
     Parameters
     ----------
     folder : str or Path
-        The folder of one strategy; in a folder that ``fedclust run`` wrote, the one inside.
+        The folder of one strategy. ``fedclust run`` writes such a folder inside its folder of
+        results.
 
     Returns
     -------
     Result
-        Complete: the model predicts as before, and labels, privacy report and all else are there.
+        The whole result: the model predicts as before, and labels, privacy report and all other
+        fields are there.
 
     Raises
     ------
@@ -301,8 +304,9 @@ def _metrics(
 ) -> dict[str, float]:
     """Return the metrics of a result.
 
-    They are its cost, the share of the largest cluster, for centers among the rows also measures of
-    their separation, and, if true classes are known, the agreement with them.
+    These are the cost and the share of the largest cluster. If the model has centers among the
+    rows, there are measures of how well the clusters are separated, and if true classes are known,
+    the agreement with them.
     """
     n_rows = sum(client.n_rows for client in data)
     # A cost that overflows, or that the model does not have, is left out.

@@ -27,7 +27,7 @@ from flower_fedclust.tables.survival import Survival
 Form = Literal["list", "dict", "table"]
 #: The most cluster sizes that are listed.
 _MOST_SIZES = 12
-#: Characters in a line, and in its first column.
+#: The number of characters in a line, and the number in its first column.
 _WIDTH, _MARGIN = 118, 13
 
 
@@ -61,8 +61,9 @@ class ResultData:
     def labels(self) -> list[NDArray[np.intp]] | dict[str, NDArray[np.intp]] | NDArray[np.intp]:
         """The cluster of each row, in the form in which the clients were given.
 
-        A dict by client if they were a dict. If they were one table, one array in the order of its
-        rows, with -1 for rows that have no cluster. Otherwise a list, in the order of the clients.
+        If the clients were a dict, it is a dict by client. If they were one table, it is one array
+        in the order of the table's rows, with -1 for rows that have no cluster. Otherwise it is a
+        list, in the order of the clients.
         """
         if self.form == "dict":
             return dict(zip(self.names, self.labels_of_clients, strict=False))
@@ -148,8 +149,9 @@ class ResultData:
     def _facts(self) -> dict[str, str]:
         """Return at most nine facts about the result, by name.
 
-        They answer what a reader asks first: how large are the clusters, how good are they, what
-        protects the rows and what does not, what failed, what is in doubt, and where is the rest.
+        The facts answer what a reader asks first: how large are the clusters, how good are they,
+        what protects the rows and what is not protected, what failed, what is in doubt, and what
+        else does the result hold?
         """
         facts: dict[str, str] = {}
         if any(map(len, self.labels_of_clients)):

@@ -1,4 +1,4 @@
-"""Survival curves of the clusters: as a figure, and as a picture on a page that follows the page's colors."""
+"""Survival curves of the clusters: as a figure, and as a picture on a page, in the colors of the page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Floats = NDArray[np.float64]
 
 #: The most clusters whose curves have bands; with more, bands would hide each other.
 MOST_BANDS = 6
-#: The most times below the picture for which rows at risk are written.
+#: The most times for which the numbers of rows at risk are written below the picture.
 MOST_COLUMNS = 7
-#: The picture of a page, in units of its own: the size, and the margins on the left, right, top and bottom.
+#: The size of the picture on a page, and its margins on the left, right, top and bottom, in its own units.
 _SIZE, _MARGINS = (560.0, 320.0), (44.0, 24.0, 14.0, 44.0)
 
 
@@ -96,7 +96,7 @@ def _write_rows_at_risk(axes: Axes, survival: Survival, colors: list[str]) -> No
 
 
 def columns_of(survival: Survival) -> NDArray[np.intp]:
-    """Return for which times the rows at risk are written, as places: 0, the last one, and some between."""
+    """Return the indexes of the times for which rows at risk are written: 0, the last one, and some between."""
     times = np.append(0.0, survival.ends)
     n_columns = min(len(times), MOST_COLUMNS)
     wanted = np.linspace(0.0, survival.ends[-1], n_columns)
