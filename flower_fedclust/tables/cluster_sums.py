@@ -3,14 +3,15 @@
 Each row adds a vector to the sums of its cluster. It holds:
 
 - 1, for the number of rows;
-- for a measured column, the value x on the scale on which the column's bounds are -1 and 1, and ``x^2 - 1/2``; and 1 in
-  the part of the range that holds the value, or below or above all parts;
-- for a listed column, 1 at its value;
-- 1 where a value is missing.
+- for a measured column, the value x, scaled so that the column's bounds are -1 and 1; ``x^2 - 1/2``; and counts, which
+  are 1 for the interval that holds the value and 0 for all others (the column's range is divided into intervals, and
+  there is a count below and one above them);
+- for a column with a list of values, a count for each value: 1 for the value of the row;
+- for a column that may have gaps, a count of missing values.
 
-The square of the norm of ``(x, x^2 - 1/2)`` is ``x^4 + 1/4``. With m measured columns and c listed
-ones, the Euclidean norm of the vector is at most the square root of ``1 + 2.25 m + c``. So the
-squares cost at most 6.1% more noise.
+The squared norm of ``(x, x^2 - 1/2)`` is ``x^4 + 1/4``, at most 1.25. With m measured columns and c
+columns with a list of values, the Euclidean norm of the whole vector is at most the square root of
+``1 + 2.25 m + c``. So the squares cost at most 6.1% more noise.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ from flower_fedclust.tables.schema import MEASURED, Column, Figures
 
 Floats = NDArray[np.float64]
 
-#: The fewest parts into which the range of a measured column is divided to count rows.
+#: The fewest intervals into which the range of a measured column is divided to count its rows.
 FEWEST_PARTS = 16
-#: The largest logarithm of a bound; beyond it the bound would not be a float.
+#: The largest logarithm of a bound; the bound of a larger one would overflow a float.
 LARGEST_LOGARITHM = 709.0
-#: Subtracted from each square, so that the vector of a value and its square is shorter.
+#: This number is subtracted from each square, so that the vector of a value and its square has a smaller norm.
 MIDDLE_SQUARE = 0.5
-#: The largest squared norm of the value and the square that a measured column adds besides its count.
+#: The largest squared norm of ``(x, x^2 - 1/2)``: what a measured column adds besides its counts.
 LARGEST_POWERS = 1.0 + MIDDLE_SQUARE**2
-#: The number of sums of a measured column before the sums of its bins: the sum of the values, and that of the squares.
+#: The number of sums of a measured column that come before its counts: the sum of the values, and the sum of the
+#: squares.
 N_POWERS = 2
 
 
 def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
-    """Return a preparation that says in which parts of its range the values of each measured column are counted."""
+    """Return a preparation with the intervals (``parts``) in which the values of each measured column are counted."""
     used, figures = preparation.schema.used, dict(preparation.figures)
     for name, column in used.items():
         if column.kind in MEASURED:
@@ -53,7 +55,7 @@ def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
 
 
 def _parts(column: Column, figures: Figures, n_parts: int) -> tuple[float, ...]:
-    """Return the edges of a column's parts, in the table's units.
+    """Return the edges of the intervals in which a column's values are counted, in the table's units.
 
     They are a compromise: half of them follow the quantiles of the rows, half divide the range
     evenly. Where nothing was released about the rows, they are the bins of a histogram of the
@@ -83,7 +85,7 @@ def _natural(column: Column, values: Floats) -> Floats:
 
 
 def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
-    """Return the edges of a measured column's parts, in its own units, or in days since 1970."""
+    """Return the edges of a measured column's intervals, in its own units; for dates in days since 1970."""
     figures = preparation.figures[name]
     return (
         np.array(figures.parts)
@@ -93,7 +95,7 @@ def edges_of(preparation: Preparation, name: str, column: Column) -> Floats:
 
 
 def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple[int, bool]:
-    """Return in how many bins the rows are counted for a column, and whether the last bin is for gaps."""
+    """Return in how many bins a column's rows are counted, and whether the last bin counts missing values."""
     has_gaps = column.gaps != "refuse"
     if column.kind not in MEASURED:
         return len(column.categories or ()) + has_gaps, has_gaps
@@ -101,7 +103,7 @@ def bins_of_column(preparation: Preparation, name: str, column: Column) -> tuple
 
 
 def places_of(preparation: Preparation) -> dict[str, slice]:
-    """Return the place of each column's sums in the vector; place 0 has the number of rows."""
+    """Return the slice of the vector with each column's sums; entry 0 of the vector is the number of rows."""
     places, start = {}, 1
     for name, column in preparation.schema.used.items():
         width = bins_of_column(preparation, name, column)[0] + N_POWERS * (column.kind in MEASURED)
@@ -110,7 +112,7 @@ def places_of(preparation: Preparation) -> dict[str, slice]:
 
 
 def places_of_bins(preparation: Preparation, name: str) -> slice:
-    """Return the place of the sums that count a column's rows in bins."""
+    """Return the slice of the vector with the counts of a column's bins."""
     place, is_measured = (
         places_of(preparation)[name],
         preparation.schema.used[name].kind in MEASURED,
@@ -130,7 +132,7 @@ def cluster_sums(
     ----------
     columns : iterable of (name, Column, values)
     preparation : Preparation
-        With the parts of each measured column; see :func:`with_parts`.
+        With the intervals of each measured column; see :func:`with_parts`.
     labels : ndarray of shape (n_rows,)
         The cluster of each row; a row in no cluster is not counted.
     n_clusters : int
@@ -139,7 +141,7 @@ def cluster_sums(
     -------
     Term of shape (n_clusters, n_sums)
     """
-    # A row in no cluster counts nowhere.
+    # A row in no cluster gets the place after the last cluster, and is not counted.
     labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)
     ball = Frame(np.zeros(N_POWERS), math.sqrt(LARGEST_POWERS))
     terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]
@@ -152,7 +154,7 @@ def cluster_sums(
             scaled = np.nan_to_num(scaled)
             powers = np.column_stack([scaled, scaled * scaled - MIDDLE_SQUARE])
             terms.append(at(there, n_clusters, ball.rows(powers)))
-            # A value at the upper bound is not beyond it.
+            # The last edge is moved up a little: a value at the upper bound does not lie beyond it.
             edges[-1] = np.nextafter(edges[-1], np.inf)
             codes = np.where(gaps, n_bins - has_gaps, np.searchsorted(edges, values, side="right"))
         else:

@@ -1,10 +1,10 @@
 """Describe the clusters of a table in its units: in sentences, as a DataFrame, and as the Table One of a paper.
 
 The only input is one sum per cluster over its rows (see
-:mod:`~flower_fedclust.tables.cluster_sums`), exact or noisy. Shares, means, deviations and
-quantiles are estimated from it, each with its error; each is compared with the same number for all
-other rows; and the differences that stand out of the noise become sentences. Small counts are
-hidden by a floor, and so is everything from which they could be computed.
+:mod:`~flower_fedclust.tables.cluster_sums`), exact or noisy. Shares, means, standard deviations and
+quantiles are estimated from it, each with its error. Each number is compared with the same number
+for all other rows, and a difference that stands out of the noise becomes a sentence. Counts below
+the floor are hidden, and so is everything from which they could be computed.
 """
 
 from __future__ import annotations
@@ -47,40 +47,42 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Numbers that are not compared with the rest: quantiles, standard deviations, and shares beyond the bounds.
+#: Numbers of a cluster that are not compared with the same number of all other rows: quantiles, standard deviations,
+#: and shares beyond the bounds.
 SHAPES = (*QUANTILES, SPREAD, BELOW, ABOVE)
 OF_OWN = ("value", "error", "low", "high", "fewer_than")
 OF_REST = ("rest", "rest_error", "rest_low", "rest_high", "rest_fewer_than")
 DIFFERENCES = ("difference", "difference_error", "effect", "effect_error", "smd", "smd_error")
 NUMBERS = (*OF_OWN, *OF_REST, *DIFFERENCES)
-#: Decimal places of an effect that was computed without noise.
+#: The decimal places of an effect (a difference in standard deviations) that was computed without noise.
 EFFECT_DIGITS = 2
-#: The most differences from the other clusters that are printed for a cluster, and the least such difference, in
-#: standard deviations of the column.
+#: How many differences from all other rows are printed for a cluster at most; and the smallest difference that is
+#: printed, in standard deviations of the column.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A description of the clusters, with what noise, bounds and parts of ranges leave open about every number.
+    """A description of the clusters, with the uncertainty of every number.
 
-    ``print(clusters)`` says in a few sentences how each cluster differs from the rest, and which
-    bounds were used.
+    A number is uncertain because of noise, because values were clipped to bounds, and because
+    measured columns were counted in intervals. ``print(clusters)`` says in a few sentences how each
+    cluster differs from all other rows, and which bounds were used.
 
     Parameters
     ----------
     preparation : Preparation
-        With the parts in which measured columns were counted.
+        With the intervals in which measured columns were counted.
     sums : ndarray of shape (n_clusters, n_sums)
-        With noise; see :func:`places_of`.
+        The sums of each cluster, with or without noise, in the order of :func:`places_of`.
     deviation : float, default=0
         The standard deviation of the noise in each sum.
     of_clients : bool, default=False
-        Whether they are sums of the clients' means, so that all clients count equally.
+        Whether these are sums of the clients' means, so that all clients count equally.
     floor : int, default=10
-        The smallest number of rows that is printed. Of a smaller one only a limit is printed,
-        "fewer than 10"; 0 prints all. With noise for whole clients it is not applied, because the
-        sums do not count rows.
+        The smallest number of rows that is printed. In place of a smaller number, only "fewer than
+        10" is printed. With 0, all numbers are printed. If the noise protects whole clients, the
+        floor is not applied, because the sums do not count rows.
     counted : "rows" or "persons", default="rows"
         What the sums count. If each row is a part of a person, they count persons.
     """
@@ -101,7 +103,7 @@ class Clusters:
     def groups(self) -> Groups:
         """The sums of each cluster, of the rows outside it, and of all rows.
 
-        With exact sums they hold only what the floor allows to be known.
+        Exact sums are first replaced by what may be known of them without counts below the floor.
         """
         floor = Floor(0, of_rows=False) if self.of_clients else Floor(self.floor)
         if self.deviation == 0 and floor.least > 0:
@@ -127,16 +129,16 @@ class Clusters:
         quartile", "median", "third quartile", "below the bounds" and "above the bounds", which are
         shares; "missing", or a category); ``unit``; ``value``; ``error``, the standard deviation of
         its noise; ``low`` and ``high``, between which the true number lies: two standard deviations
-        of the noise on either side, and for quantiles the edges of parts of the range. A mean whose
-        column is clipped has no ``high`` (inf), no ``low`` or neither; the value is then the mean
-        of the clipped values. A number of rows below the floor, or its share, has no ``value``, but
-        ``fewer_than``, a number of rows. Columns that begin with ``rest`` describe all other rows.
-        Means and shares of categories also have the ``difference``, its error, the ``effect``,
-        which is the difference in standard deviations of the column, with its ``effect_error``, and
-        ``smd``, the standardized mean difference of papers, whose standard deviation is the root of
-        the mean of the two variances. ``note`` is "few" if there are too few rows for any number,
-        and "noise" if the error is above half of the column's standard deviation (then there is no
-        effect). Dates are days since 1970.
+        of the noise on either side, and for quantiles the edges of intervals of the range. A mean
+        whose column is clipped has no ``high`` (inf), no ``low`` or neither; the value is then the
+        mean of the clipped values. A number of rows below the floor, or its share, has no
+        ``value``; instead ``fewer_than`` is the number of rows below which it lies. Columns that
+        begin with ``rest`` describe all other rows. Means and shares of categories also have the
+        ``difference`` and its error; the ``effect``, which is the difference in standard deviations
+        of the column, and its ``effect_error``; and ``smd``, the standardized mean difference that
+        papers report, where the unit is the root of the mean of the two variances. ``note`` is
+        "few" if there are too few rows for any number, and "noise" if the error is above half of
+        the column's standard deviation (then there is no effect). Dates are days since 1970.
         """
         import pandas as pd
 
@@ -155,7 +157,7 @@ class Clusters:
         )
 
     def _size_parts(self) -> list[dict[str, Any]]:
-        """Return the rows of the frame about sizes: shares, and numbers of rows unless the sums count clients."""
+        """Return the rows of :attr:`frame` about sizes: shares and, unless the sums count clients, numbers of rows."""
         named: dict[str, Any] = {"column": "", "unit": "", "note": ""}
         parts = [{**named, "what": f"share of {self.counted}", **_printed(OF_OWN, self.sizes)}]
         if not self.of_clients:
@@ -174,7 +176,7 @@ class Clusters:
 
     @cached_property
     def sizes(self) -> Estimate:
-        """The share that each cluster has of all rows; a share that the floor hides may be anything up to its limit."""
+        """Each cluster's share of all rows; if the floor hides a share, only its upper limit is known."""
         cluster = self.groups.cluster
         total = max(float(self.groups.whole.n_rows[0]), LEAST)
         shares, half = cluster.n_rows / total, np.zeros(self.n_clusters)
@@ -191,9 +193,9 @@ class Clusters:
     def _parts_of_column(self, name: str, column: Column) -> list[dict[str, Any]]:
         """Return the rows of the frame about one column of the table.
 
-        There is one for each number (mean, quantile, share of a category), with the same number for
-        all other rows. Without noise, effects are rounded: together with differences they would
-        tell small counts.
+        There is a row for each number (mean, quantile, share of a category); it also holds the same
+        number for all other rows. Without noise, effects are rounded, because exact effects and
+        differences together would reveal small counts.
         """
         cluster, rest, whole = (_numbers_of(group, name, column) for group in self.groups)
         few, few_in_rest = self._few(name, column)
@@ -213,7 +215,8 @@ class Clusters:
             }
             columns |= _compared(cluster[number], rest[number], few, few_in_rest, spread)
             if self.groups.cluster.deviation == 0 and self.groups.cluster.floor.least > 0:
-                # The difference over its effect would tell the standard deviation of all rows, and so small counts.
+                # The difference divided by an exact effect would be the standard deviation of all rows, which reveals
+                # small counts.
                 columns["effect"] = np.round(columns["effect"], EFFECT_DIGITS)
             if number not in SHAPES:
                 columns |= _standardized(number, cluster, rest, few | few_in_rest)
@@ -227,7 +230,7 @@ class Clusters:
         return parts
 
     def _few(self, name: str, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tell for which clusters, and for the rest of which clusters, too few rows have a value in the column."""
+        """Tell for each cluster whether too few of its rows, or of all other rows, have a value in the column."""
         cluster, rest, _ = (_has_few(group, name, column) for group in self.groups)
         return cluster, rest
 
@@ -278,8 +281,8 @@ class Clusters:
     def sentences(self, cluster: int) -> list[str]:
         """Return the size of a cluster, then how it differs from the rest, the largest difference first.
 
-        At most :data:`MOST_TOLD` differences are returned, and only those that exceed their error
-        in print as well.
+        At most :data:`MOST_TOLD` differences are returned, and only differences that still exceed
+        their error when both are rounded.
         """
         frame = self.frame[self.frame["cluster"] == cluster]
         size = frame.iloc[0]
@@ -312,7 +315,7 @@ class Clusters:
         return said
 
     def part_beyond(self, name: str) -> tuple[float, float]:
-        """Return the share of a measured column's values beyond its bounds, and the deviation of its noise.
+        """Return the share of a measured column's values beyond its bounds, and the noise's standard deviation.
 
         Parameters
         ----------
@@ -326,7 +329,7 @@ class Clusters:
     def bounds(self) -> list[str]:
         """The bounds of each measured column, in words.
 
-        Each has the largest share of each cluster's rows that may lie beyond the bounds.
+        For each cluster, they also say the largest share of rows that may lie beyond the bounds.
         """
         said = []
         for name, column in self.preparation.schema.used.items():
@@ -366,7 +369,7 @@ class Clusters:
         return target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sums and what they mean, ready for JSON."""
+        """Return the fields (the sums and what they mean), ready for JSON."""
         known = {"preparation": self.preparation.to_dict(), "sums": self.sums.tolist()}
         about = {"of_clients": self.of_clients, "floor": self.floor, "counted": self.counted}
         return {**known, "deviation": self.deviation, **about}
@@ -399,12 +402,12 @@ class Groups(NamedTuple):
 
     @classmethod
     def of_exact_sums(cls, preparation: Preparation, sums: Floats, floor: Floor) -> Groups:
-        """Return groups of exact sums in which nothing can be computed that the floor hides.
+        """Return groups of exact sums from which no count that the floor hides can be computed.
 
-        Clusters below the floor are left out of all rows and of the rest. Small counts are replaced
-        by an interval in which they lie. If very few rows have a value in a column, these values
-        are left out, and the number of gaps, which would tell how many they are, is replaced by an
-        interval as well.
+        Clusters below the floor count neither in the rest nor in the whole. Each count below the
+        floor is replaced by an interval in which it lies. If fewer rows of a cluster than the floor
+        have a value in a column, these values are left out. The number of gaps would reveal how
+        many they are, so it is replaced by an interval as well.
         """
         is_shown = ~floor.hides(sums[:, 0], 0.0)
         exact = np.where(is_shown[:, None], sums, 0.0)
@@ -417,7 +420,8 @@ class Groups(NamedTuple):
                 counts.half[is_shown],
             )
             if column.kind in MEASURED and column.gaps != "refuse":
-                # So few values are not shown anywhere, nor the number of gaps, which would tell how few they are.
+                # So few values are not used anywhere. Nor is the number of gaps, which would reveal how many values
+                # there are.
                 gap, whole = place.stop - 1, places_of(preparation)[name]
                 is_few = is_shown & floor.hides(exact[:, 0] - exact[:, gap], 0.0)
                 exact[is_few, whole] = 0.0
@@ -437,7 +441,7 @@ class Groups(NamedTuple):
 
 
 def _has_few(group: Group, name: str, column: Column) -> NDArray[np.bool_]:
-    """Tell for each cluster of a group whether too few rows have a value in the column for any number about it."""
+    """Tell for each cluster of a group whether too few rows have a value in the column to print any number about it."""
     counts = group.n_present(name, column)
     return group.floor.hides(counts, group.deviation) | ~(counts >= LEAST)
 
@@ -449,7 +453,7 @@ def _numbers_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _joined(first: Estimate, last: Estimate) -> Estimate:
-    """Append the estimates of one set of groups to those of another."""
+    """Return the estimates of two sets of groups, one after the other."""
     pairs = (
         (getattr(estimate, name) for estimate in (first, last))
         for name in ("value", "error", "low", "high", "fewer_than")
@@ -460,7 +464,7 @@ def _joined(first: Estimate, last: Estimate) -> Estimate:
 def _compared_by(
     number: str, cluster: Mapping[str, Estimate], rest: Mapping[str, Estimate]
 ) -> tuple[Estimate, ...]:
-    """Return what a standardized difference is computed from: two shares, or two means and two standard deviations."""
+    """Return the estimates behind a standardized difference: two shares, or two means and two standard deviations."""
     if number != MEAN:
         return cluster[number], rest[number]
     return cluster[MEAN], rest[MEAN], cluster[SPREAD], rest[SPREAD]
@@ -481,11 +485,11 @@ def _standardized(
 
 
 def _printed(keys: Sequence[str], estimate: Estimate) -> dict[str, Floats]:
-    """Return the columns of the frame for an estimate; a share that the floor hides has only limits."""
+    """Return the columns of the frame for an estimate. A share that the floor hides has limits and no value."""
     value, error = (
         np.where(estimate.is_hidden, np.nan, values) for values in (estimate.value, estimate.error)
     )
-    # A quantile that may lie anywhere has no value.
+    # A quantile with an infinite error may lie anywhere, and has no value.
     value, error = (
         np.where(np.isfinite(error) | np.isnan(error), values, np.nan) for values in (value, error)
     )
@@ -507,7 +511,7 @@ def _compared(
     ----------
     cluster, rest : Estimate
     few, few_in_rest : ndarray of bool of shape (n_clusters,)
-        Where there are too few rows for any number.
+        Whether a cluster, or the rest, has too few rows to print any number.
     spread : float
         The standard deviation of the column over all rows; the effect is the difference in this
         unit.
@@ -524,7 +528,7 @@ def _compared(
     is_loud = ~few & ~(cluster.error <= spread / 2)
     hidden = is_open | is_loud | ~(rest.error <= spread / 2)
     limits = (cluster.low, cluster.high, rest.low, rest.high)
-    # A difference would tell a share that the floor hides.
+    # No difference is given if a mean is only a limit, or if it would reveal a share that the floor hides.
     is_limit = (
         np.any([np.isinf(limit) for limit in limits], axis=0) | cluster.is_hidden | rest.is_hidden
     )

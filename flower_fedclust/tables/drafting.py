@@ -2,7 +2,7 @@
 
 A draft is TOML with comments. Whatever it takes from the rows is marked "FROM YOUR ROWS", because a
 schema goes to the server and to every site: a person must decide whether that is public knowledge.
-Columns that seem to name people, or to tell them apart, are ignored in the draft.
+Columns whose values seem to be names or ids of people are ignored in the draft.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from flower_fedclust.tables.schema import (
     text_of,
 )
 
-#: A text column with more different values is not drafted as a category: it may hold names, or free text.
+#: A text column with more different values than this is not drafted as a category: it may hold names or free text.
 MOST_CATEGORIES = 50
 
-#: Whole numbers with at most this many values, each in at least this many rows on average, are drafted as codes.
+#: A column of whole numbers is drafted as codes if it has at most MOST_CODES different values, and on average at
+#: least ROWS_PER_CODE rows for each.
 MOST_CODES, ROWS_PER_CODE = 10, 5
 
 #: A column whose values are more skewed than this (an exponential distribution has 2) may need a logarithm.
 SKEWED = 2.0
 
-#: Names of columns that tell people apart (patient_id, but not patient_age), and texts that do (P-0017).
+#: Names of columns that hold ids of people (patient_id, but not patient_age), and texts that look like such ids
+#: (P-0017).
 _ID_NAME = re.compile(
     r"(?i:(^|[\W_])(id|pid|mrn|ssn)$|^id[\W_]|(unit|subj|case|user)id$"
     r"|^(patient|subject|person|participant|respondent)([\W_]?(id|no|nr|num|number|code))?$)|[a-z]I[dD]$"
 )
 _ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
 
-#: Names of columns of text that name people; and texts that are written like names: words with capital letters, but not
-#: abbreviations of up to three letters, such as those of states.
+#: Names of columns that hold names of people; and texts that are written like names: words with capital letters,
+#: except abbreviations of up to three letters, as for states.
 _PERSON = re.compile(
     r"(?i)^(sur|last|first|family|given|middle|fore|full|maiden|birth|patient|client|customer|employee)?[\W_]?name$"
     r"|^(vorname|nachname|familienname|pr[ée]nom|nom([\W_]de[\W_]famille)?|nombre|apellidos?|cognome|achternaam|efternamn)$"
@@ -57,7 +59,8 @@ _PERSON = re.compile(
 )
 _NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
-#: Names of columns that say how long rows were followed, of units of time in them, and of events.
+#: Names of columns that say how long rows were followed; units of time in such names; and names of columns that hold
+#: events.
 _TIME = re.compile(
     r"(?i)(^|[\W_])(time|days?|weeks?|months?|years?|follow[\W_]?up|survival|futime)($|[\W_])"
 )
@@ -66,7 +69,8 @@ _EVENT = re.compile(
     r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])"
 )
 
-#: A column of texts counts as numbers with at most this many different words, if this share of it are numbers.
+#: A column of texts counts as numbers if it has at most MOST_WORDS different words, and if at least the share
+#: NUMBERS_PART of it are numbers.
 MOST_WORDS, NUMBERS_PART = 5, 0.8
 
 HEADER = """\
@@ -125,7 +129,7 @@ IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If th
 
 @dataclass
 class _Drafted:
-    """A drafted column: its keys, remarks to print above them, and keys that are commented out below them."""
+    """A drafted column: its keys, the remarks above them, and the keys below them that are commented out."""
 
     fields: dict[str, Any]
     remarks: dict[str, str] = field(default_factory=dict)
@@ -189,7 +193,7 @@ def draft(table: Any, *, source: str) -> str:
 
 
 def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
-    """Offer time-to-event columns in comments, if one column is named like a time and another one like an event.
+    """If one column is named like a time and another one like an event, offer a time-to-event column in comments.
 
     If all rows of a person have one time, it is counted from one date of the person.
     """
@@ -223,7 +227,7 @@ def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[s
 
 
 def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
-    """Draft one column; ``labels`` are codes whose labels say that a value is missing.
+    """Draft one column; ``labels`` holds the codes whose labels say that a value is missing.
 
     The kind follows from the values. Dates and numbers are measured; whole numbers with few values,
     and texts, are categories; a column whose values could stand for people is ignored.
@@ -276,7 +280,7 @@ def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Draf
         return _ignored(
             f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}."
         )
-    is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # digits alone may be codes
+    is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # texts of digits may be codes
     if (
         not (are_codes or is_plain)
         and (drafted := _of_numbers_and_words(name, present, has_gaps)) is not None
@@ -293,8 +297,8 @@ def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted |
     """Draft a column of numbers that are written as texts, a few of which may be words; None for any other column.
 
     Measurements often have marks such as <0.5, or words such as "unknown" in place of a value.
-    Known words, and words that occur often, are drafted as missing; a remark names the first row of
-    any other.
+    Words that are known to stand for a missing value, and words that occur often, are drafted as
+    missing. For any other word, a remark names its first row.
     """
     import pandas as pd
 
@@ -340,7 +344,7 @@ def _of_numbers_and_words(name: str, present: Any, has_gaps: bool) -> _Drafted |
 
 
 def _why_people(name: str, present: Any) -> str:
-    """Return a remark if the values seem to tell people apart or to name them; "" if they do not."""
+    """Return a remark if the values seem to be ids or names of people; "" if they do not."""
     import pandas as pd
 
     n_values, are_texts = present.nunique(), not pd.api.types.is_numeric_dtype(present.dtype)

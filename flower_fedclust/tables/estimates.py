@@ -1,8 +1,8 @@
 """Estimates about groups of rows from noisy sums: shares, means, standard deviations and quantiles, with errors.
 
 Every number is an :class:`Estimate`: a value, the standard deviation of its noise, and two limits.
-A limit is infinite where clipping leaves the number open. The sampling error of the rows is not in
-it: the estimates describe these rows.
+A limit is infinite if values were clipped and the number may be any larger or smaller. Sampling
+error is not included: the estimates describe these rows, and no larger population.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from flower_fedclust.tables.schema import MEASURED, Column
 Floats = NDArray[np.float64]
 
 QUANTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
-#: Numbers of a measured column.
+#: The names of two numbers about a measured column.
 MEAN, SPREAD = "mean", "standard deviation"
-#: The shares of rows whose values are missing, or lie below and above the bounds.
+#: The names of three shares of rows: values that are missing, and values below and above the bounds.
 MISSING, BELOW, ABOVE = "missing", "below the bounds", "above the bounds"
-#: If more rows than this may lie beyond a bound that was found, a mean is only a limit.
+#: If a run has found the bounds, and more than this fraction of the values may lie beyond one, a mean has no limit on
+#: that side.
 MOST_BEYOND = 0.005
 
 
 class Group:
     """Noisy sums of each cluster, or of the rows outside it; every sum has noise of the same standard deviation.
 
-    In every column each row is in one bin, so the bins of a column must add up to the number of
-    rows. Noise breaks that; the counts are adjusted to agree again, which gives the estimates of
-    least variance. A weighted sum of a column's adjusted bins has a variance of ``|w|^2 - (sum w)^2
-    / B + (sum w / B)^2 / I`` times the variance of one sum, where B is the number of bins, and I
-    counts the number of rows and all columns.
+    In every column each row is in one bin, so the counts of a column's bins must add up to the
+    number of rows. With noise they do not, so the counts are adjusted until they do; this gives the
+    estimates of least variance. A weighted sum of a column's adjusted counts, with weights w, has a
+    variance of ``|w|^2 - (sum w)^2 / B + (sum w / B)^2 / I`` times the variance of one sum. Here B
+    is the number of the column's bins, and I is 1 plus the sum of 1 / B over all columns.
 
-    For exact sums, ``known`` holds the middles and halves of what may be known of them; see
-    :meth:`Floor.known_of`.
+    For exact sums, ``known`` holds the middle and the half width of the interval in which each is
+    known to lie; see :meth:`Floor.known_of`.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Group:
                 )
             self.bins[name] = sums[:, places_of_bins(preparation, name)]
         self.information = 1.0 + math.fsum(1.0 / bins.shape[1] for bins in self.bins.values())
-        if deviation > 0:  # exact sums agree without an adjustment
+        if deviation > 0:  # exact counts add up without it
             self._adjust()
         self.known, self.halves = (
             self.bins,
@@ -77,7 +78,7 @@ class Group:
             )
 
     def _adjust(self) -> None:
-        """Adjust the number of rows and the bins of every column, so that they agree."""
+        """Adjust the number of rows and the counts of every column's bins, so that they add up."""
         means = [bins.mean(axis=1) for bins in self.bins.values()]
         self.n_rows = (self.n_rows + np.sum(means, axis=0)) / self.information
         for name, bins in self.bins.items():
@@ -96,7 +97,7 @@ class Group:
         return self.n_rows - self.bins[name][:, -1] if is_smaller else self.n_rows
 
     def open_gaps(self, name: str, column: Column) -> Floats:
-        """Return how far the number of gaps may be from its estimate because the floor hides it, for each cluster."""
+        """Return for each cluster how far the number of gaps may be from its estimate because of the floor."""
         is_smaller = column.kind in MEASURED and column.gaps != "refuse"
         return self.halves[name][:, -1] if is_smaller else np.zeros(len(self.n_rows))
 
@@ -114,15 +115,16 @@ class Group:
 class Estimate:
     """A number for each group; each field is of shape (n_groups,).
 
-    A share that the floor hides may be anything up to ``high``; its value and error say no more
-    than that.
+    If the floor hides a share, it may be anything from 0 to ``high``; ``value`` and ``error`` stand
+    for this interval.
     """
 
     value: Floats
     error: Floats  #: The standard deviation of the noise in the number.
     low: Floats
     high: Floats
-    #: A number of rows if the floor hides the share, infinite if the sums do not count rows; otherwise NaN.
+    #: NaN unless the floor hides the share. Then the number of rows below which the count lies; infinite if sums do
+    #: not count rows.
     fewer_than: Floats
 
     @classmethod
@@ -146,7 +148,7 @@ class Estimate:
 
 
 def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
-    """Return the share of each category; they add up to 1. For a measured column, return the share of its gaps."""
+    """Return the share of each category (they add up to 1), or the share of a measured column's gaps."""
     names = [*(column.categories or ()), *([MISSING] if column.gaps != "refuse" else [])]
     shares, errors, halves = _shares_of_bins(group, name)
     first = shares.shape[1] - len(names)
@@ -163,10 +165,10 @@ def shares_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _shares_of_bins(group: Group, name: str) -> tuple[Floats, Floats, Floats]:
-    """Return the shares of rows in each bin, each of shape (n_groups, n_bins).
+    """Return the share of rows in each bin, its noise and its uncertainty from the floor.
 
-    Beside the shares come the deviations of their noise, and half the width that the floor leaves
-    open.
+    All three arrays are of shape (n_groups, n_bins). The second holds standard deviations. The
+    third holds half the width of the interval that the floor leaves open.
     """
     counts, n_rows = group.known[name], _positive(group.n_rows)[:, None]
     shares, n_bins = counts / n_rows, counts.shape[1]
@@ -176,7 +178,7 @@ def _shares_of_bins(group: Group, name: str) -> tuple[Floats, Floats, Floats]:
 
 
 def _positive(counts: Floats) -> Floats:
-    """Return counts as divisors: NaN in place of counts that are not above 0."""
+    """Return counts for use as divisors: counts that are not above 0 become NaN."""
     return np.where(counts > 0, counts, np.nan)
 
 
@@ -185,8 +187,8 @@ def floored(
 ) -> Estimate:
     """Return shares of ``n_rows`` rows as estimates; those below the floor are hidden.
 
-    ``errors`` are the standard deviations of noise. An exact share has none; it may be known up to
-    ``halves``.
+    ``errors`` are the standard deviations of the noise. An exact share has no noise, but because of
+    the floor it may be known only up to plus or minus ``halves``.
     """
     n_rows, noise = _positive(n_rows), np.where(halves > 0, halves / DEVIATIONS, errors)
     estimate = Estimate.within(shares, noise, 0, 1)
@@ -204,7 +206,7 @@ def floored(
 
 
 def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Estimate:
-    """Return each count as a share of all rows; exact counts below the floor are left out of the total."""
+    """Return each count as a share of all rows. The total does not include exact counts below the floor."""
     exact, half = np.asarray(counts, dtype=np.float64), np.zeros(len(counts))
     if deviation == 0 and floor.least > 0:
         total = max(float(exact[~floor.hides(exact, 0.0)].sum()), LEAST)
@@ -223,10 +225,10 @@ def shares_of_counts(floor: Floor, counts: NDArray[Any], deviation: float) -> Es
 
 
 def on_simplex(shares: Floats) -> Floats:
-    """Return, for each row of numbers, the nearest one that is not negative and adds up to 1."""
+    """Replace each row of the array by the nearest vector without negative entries that adds up to 1."""
     n_groups, n_shares = shares.shape
     ordered = -np.sort(-shares, axis=1)
-    # If only the largest j shares stay above 0, each of them has to fall by excess[:, j - 1].
+    # If only the largest j shares stay above 0, each of these has to fall by excess[:, j - 1].
     n_kept = np.arange(1, n_shares + 1)
     excess = (np.cumsum(ordered, axis=1) - 1) / n_kept
     last = np.maximum((ordered > excess).sum(axis=1) - 1, 0)
@@ -251,10 +253,10 @@ def measures_of(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
-    """Return the share of each cluster's values below each edge of a measured column, and the deviations of its noise.
+    """Return the share of each group's values below each edge of a column's intervals, and its noise.
 
-    Both are of shape (n_groups, n_edges). At the last edge it is the share of values that are not
-    above the bounds.
+    Both arrays are of shape (n_groups, n_edges); the noise is given as standard deviations. The
+    share at the last edge includes values equal to the upper bound.
     """
     bins = group.bins[name]
     n_edges = len(edges_of(group.preparation, name, column))
@@ -270,7 +272,7 @@ def shares_below(group: Group, name: str, column: Column) -> tuple[Floats, Float
 
 
 def _tail_shares(group: Group, name: str, column: Column) -> dict[str, tuple[Floats, Floats]]:
-    """Return the shares of values below and above the bounds, at least 0, and the deviations of their noise."""
+    """Return the shares of values below and above the bounds, at least 0, and their noise's standard deviations."""
     below, errors = shares_below(group, name, column)
     shares = {BELOW: (below[:, 0], errors[:, 0]), ABOVE: (1 - below[:, -1], errors[:, -1])}
     return {side: (np.maximum(share, 0.0), error) for side, (share, error) in shares.items()}
@@ -301,7 +303,7 @@ def _tails(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estimate:
-    """Return the share of values in a bin where the number of values itself is only known within limits."""
+    """Return the share of values in a bin, where the floor leaves the number of all values open within limits."""
     known, half, gaps = (
         group.known[name][:, place],
         group.halves[name][:, place],
@@ -313,11 +315,11 @@ def _open_share(group: Group, name: str, place: int, open_gaps: Floats) -> Estim
 
 
 def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
-    """Return means or standard deviations, rounded where the number of values must stay open.
+    """Return means or standard deviations, rounded where the number of values must stay hidden.
 
-    A mean of whole numbers with many digits is a fraction whose denominator is their number. The
-    steps of rounding are a power of ten: at least a standard deviation (and at least 1 for whole
-    numbers) over the number of values.
+    The mean of n whole numbers is a fraction with the denominator n, so with many digits it reveals
+    n. It is rounded to a multiple of a power of ten. This power is at least the standard deviation
+    (and for whole numbers at least 1) divided by the smallest possible number of values.
     """
     open_gaps = group.open_gaps(name, column)
     if not open_gaps.any():
@@ -337,7 +339,10 @@ def _told(group: Group, name: str, column: Column, values: Floats) -> Floats:
 def _may_be_clipped(
     group: Group, name: str, column: Column
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell where so many values may lie below, or above, bounds that were found that a mean is only a limit."""
+    """Tell for which groups too many values may lie below, or above, the bounds that a run has found.
+
+    A mean then has no limit on that side.
+    """
     if column.interval is not None:
         nowhere = np.zeros(len(group.n_rows), dtype=bool)
         return nowhere, nowhere
@@ -349,13 +354,14 @@ def _may_be_clipped(
     is_below = (below.high >= MOST_BEYOND) | (below.value > below.error)
     is_above = (above.high >= MOST_BEYOND) | (above.value > above.error)
     if edges_of(group.preparation, name, column)[0] == 0:
-        # The run has found no values below 0, so there are none unless the counts show some.
+        # The run found a lower bound of 0, because it found no values below 0. So there are none, unless the counts
+        # show some.
         is_below &= below.low > 0
     return is_below, is_above
 
 
 def _scaled_mean(group: Group, name: str, column: Column) -> tuple[Floats, Floats]:
-    """Return the mean on the scale on which the bounds are -1 and 1, and the noise in the number of values."""
+    """Return the mean, scaled so that the bounds are -1 and 1, and the noise in the number of values."""
     n_edges, n_bins = len(edges_of(group.preparation, name, column)), group.bins[name].shape[1]
     counts = group.n_present(name, column)
     return group.totals[name] / _positive(counts), group.noise(n_bins, n_edges + 1, n_edges + 1)
@@ -370,8 +376,8 @@ def _mean(
 ) -> Estimate:
     """Return the mean.
 
-    It has no lower limit where values below the bounds may have been clipped, and no upper one
-    where values above may.
+    If values below the bounds may have been clipped, the mean has no lower limit; if values above
+    may, no upper limit.
     """
     edges, counts = edges_of(group.preparation, name, column), group.n_present(name, column)
     low, half = edges[0], (edges[-1] - edges[0]) / 2
@@ -389,10 +395,10 @@ def _mean(
 def _standard_deviation(
     group: Group, name: str, column: Column, is_clipped: NDArray[np.bool_]
 ) -> Estimate:
-    """Return the standard deviation; where values are clipped it is a lower limit, because clipping never enlarges it.
+    """Return the standard deviation. If values were clipped it is a lower limit, since clipping only reduces it.
 
-    With n rows, sums T of scaled values and Q of their squares less 1/2, the variance is ``Q / n +
-    1/2 - (T / n)^2``.
+    For n rows, let T be the sum of the scaled values, and Q the sum of their squares less 1/2. Then
+    the variance is ``Q / n + 1/2 - (T / n)^2``.
     """
     edges, counts = (
         edges_of(group.preparation, name, column),
@@ -431,7 +437,7 @@ def _quantiles(group: Group, name: str, column: Column) -> dict[str, Estimate]:
 
 
 def _middle(estimate: Estimate) -> Estimate:
-    """Return an exact quantile as the middle of its interval: its place between two edges would tell small counts."""
+    """Return an exact quantile as the middle of its interval: an interpolated value would reveal small counts."""
     low, high = estimate.low, estimate.high
     is_between = np.isfinite(low) & np.isfinite(high)
     # Infinite limits are replaced first, because their mean would be NaN.
@@ -445,35 +451,37 @@ def _middle(estimate: Estimate) -> Estimate:
 def _quantile(
     part: float, edges: Floats, below: Floats, errors: Floats, *, whole: bool
 ) -> Estimate:
-    """Return the interval of edges in which the share of rows below crosses ``part``, with noise taken into account.
+    """Return the interval between two edges in which the quantile lies, with noise taken into account.
 
-    From the left, edges are passed as long as surely fewer rows lie below; from the right, as long
-    as surely more do. The quantile is between them. If ``whole``, a part with a single whole number
-    is that number.
+    From the left, edges are passed as long as clearly less than the share ``part`` of the rows lies
+    below them; from the right, as long as clearly more does. The quantile lies between the two
+    edges where this ends. If the values are whole numbers (``whole``), an interval of width 1 holds
+    only its lower edge.
 
     Parameters
     ----------
     part : float
-        For example 0.5 for the median.
+        The share of rows below the quantile: 0.5 for the median.
     edges : ndarray of shape (n_edges,)
     below, errors : ndarray of shape (n_groups, n_edges)
-        The shares below each edge, and the deviations of their noise.
+        The share of rows below each edge, and the standard deviation of its noise.
     whole : bool
     """
-    # From the left: edges with surely fewer rows below than the quantile's part. From the right: with surely more.
+    # The edges with clearly fewer rows below them than the quantile has, and the edges with clearly more.
     surely_fewer = below + DEVIATIONS * errors < part
     surely_more = below - DEVIATIONS * errors >= part
     n_below = np.logical_and.accumulate(surely_fewer, axis=1).sum(axis=1)
     n_above = np.logical_and.accumulate(surely_more[:, ::-1], axis=1).sum(axis=1)
-    # The quantile is not below the last of the former, and not above the first of the latter.
+    # The quantile is not below the last edge with fewer rows, and not above the first edge with more.
     lowers = np.concatenate([[-np.inf], edges])
-    # The upper limit of a part with a single whole number is that number.
+    # If values are whole numbers, an interval of width 1 holds only its lower edge, which is then also the upper
+    # limit.
     is_single = whole & (np.diff(edges) == 1)
-    is_single[-1:] = False  # the last part also holds its upper end
+    is_single[-1:] = False  # the last interval also holds its upper edge
     uppers = np.concatenate([edges[:1], np.where(is_single, edges[:-1], edges[1:]), [np.inf]])
     low, high = lowers[n_below], uppers[len(edges) - n_above]
     high = np.where(np.isfinite(low), np.maximum(low, high), high)
-    # Between two edges a line is the best guess.
+    # Between two edges, the share below is taken to grow in a straight line.
     ascending = np.maximum.accumulate(np.nan_to_num(below), axis=1)
     value = np.array([np.interp(part, row, edges) for row in ascending])
     return Estimate(
@@ -486,12 +494,12 @@ def _quantile(
 
 
 def spread_of(whole: Group, name: str, column: Column) -> float:
-    """Return about the standard deviation of a measured column over all rows, from counts that may be known."""
+    """Estimate the standard deviation of a measured column over all rows, from counts that may be known."""
     edges = edges_of(whole.preparation, name, column)
     bins = whole.known[name][:, : len(edges) + 1]
     total = max(float(bins.sum()), LEAST)
     (shares,) = on_simplex(bins / total)
-    # Values below and above all edges count as the outer edges.
+    # A value counts as the middle of its interval, and a value beyond the edges as the outer edge.
     inner = (edges[:-1] + edges[1:]) / 2
     middles = np.concatenate([edges[:1], inner, edges[-1:]])
     mean = shares @ middles

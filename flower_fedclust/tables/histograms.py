@@ -1,12 +1,12 @@
 """Histograms of columns: the bin of each entry, and the ranges, means and quantiles that noisy counts show.
 
-Where bounds are not public, a run finds them in two steps. A first histogram has a bin for each
-sign and binary exponent, so it covers all floats with 159 bins; the bins that stand out of the
-noise give a rough range. A second histogram divides this range, and gives bounds, quantiles and a
-mean.
+If the bounds of a column are not public, a run finds them in two steps. The first histogram has a
+bin for each sign and binary exponent, so that 159 bins cover all floats; the bins that stand out of
+the noise give a rough range. The second histogram divides this range, and gives bounds, quantiles
+and a mean.
 
-The bin of an entry is computed from that entry alone, by operations that IEEE 754 rounds alike
-everywhere.
+The bin of an entry is computed from that entry alone, by operations whose rounding IEEE 754 fixes,
+so that it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from flower_fedclust.tables.schema import Column, Figures
 
 Floats = NDArray[np.float64]
 
-#: Magnitudes are distinguished from 2^-30 to 2^49; smaller ones count as 0, larger ones as the largest.
+#: Magnitudes from 2^-30 to 2^49 have bins of their own. Smaller values count as 0, larger ones count in the outermost
+#: bin.
 LEAST_EXPONENT, LARGEST_EXPONENT = -30, 49
 N_MAGNITUDES = LARGEST_EXPONENT - LEAST_EXPONENT
 
@@ -34,24 +35,26 @@ N_EXPONENT_BINS = 2 * N_MAGNITUDES + 1
 #: The share of rows that lie beyond each bound that a run finds.
 PART_BEYOND = 0.005
 
-#: If one bin of many holds this part of the rows, they hardly differ after the preparation.
+#: If one of many bins holds more than this share of the rows, the column hardly tells rows apart once it is prepared.
 CROWDED = 0.7
-#: Whole numbers with a smaller range are not called skewed: they may be grades or codes.
+#: A column of whole numbers with a range up to this is never called skewed: it may hold grades or codes.
 LEAST_AMOUNTS = 20
 
-#: Bins with noise, fewest and most; bins without noise; the most bins that halve towards a bound of 0.
+#: The fewest and the most bins of a histogram with noise; the bins of one without noise; and the most bins that each
+#: have half the width of the next, near a bound of 0.
 FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
 
-#: The largest probability that noise alone makes a bin of any column stand out in a run.
+#: The largest probability, for a whole run, that in any column a bin stands out because of noise alone.
 FALSE_FINDS = 0.05
 
-#: Bounds are found only if they hold at least this part of the entries: others show noise, or where few entries lie.
+#: Bounds are used only if at least this share of a column's entries lies within them. Otherwise they show mere noise,
+#: or the place of a few entries.
 LEAST_HELD = 0.5
 
-#: Entries in fewer bins than this are near to each other.
+#: Entries count as close together if they lie in fewer bins than this.
 N_DIFFUSE = 4
 
-#: Most quantiles that are kept of a histogram, unless the column's scale needs all.
+#: The most quantiles that are kept of a histogram, unless the scale of the column needs all.
 N_QUANTILES = 129
 
 
@@ -88,10 +91,10 @@ def _edge(index: int) -> float:
 
 
 def reach_of_noise(n_tests: int) -> float:
-    """Return how many standard deviations the largest of ``n_tests`` noisy counts of nothing may reach.
+    """Return how many standard deviations the largest of ``n_tests`` counts may reach that are mere noise.
 
-    It is exceeded in at most the part :data:`FALSE_FINDS` of all runs, whether or not the noise of
-    the counts is independent.
+    The largest count exceeds this with a probability of at most :data:`FALSE_FINDS`, whether or not
+    the noise of the counts is independent.
     """
     return -NormalDist().inv_cdf(FALSE_FINDS / n_tests)
 
@@ -99,10 +102,10 @@ def reach_of_noise(n_tests: int) -> float:
 def range_of(counts: Floats, deviation: float, n_columns: int = 1) -> FoundRange | None:
     """Return the interval of the bins of exponents that stand out of the noise; None if none does.
 
-    A bin stands out if noise alone would reach its count, in any bin of any of ``n_columns``
-    histograms, in at most one of 20 runs. Neighboring bins are included as long as they are above
-    two standard deviations. Noise seldom adds one, and the next histogram shows whether it is
-    empty.
+    A bin stands out if, in at least 19 of 20 runs, noise alone would give no bin of any of the
+    ``n_columns`` histograms such a count. Neighboring bins are included as long as their counts
+    exceed two standard deviations. Noise seldom adds such a bin, and the next histogram shows
+    whether it is empty.
     """
     above = np.flatnonzero(counts > deviation * reach_of_noise(n_columns * len(counts)))
     if len(above) == 0:
@@ -133,8 +136,8 @@ class FoundRange(NamedTuple):
 def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
     """Return how many bins a histogram should have.
 
-    With more bins noise hides more of them; with fewer they are wider than necessary. Without noise
-    it is ``most``.
+    With too many bins, noise hides most of them; with too few, they are wider than necessary.
+    Without noise, there are ``most`` bins.
     """
     if deviation == 0:
         return most
@@ -142,9 +145,10 @@ def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
 
 
 def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
-    """Return the n_bins + 1 edges of a histogram: equal bins, but near a bound of 0 bins that halve towards it.
+    """Return the n_bins + 1 edges of a histogram, with equal bins that get narrower near a bound of 0.
 
-    So quantiles are found equally well whether a column is skewed or fills its range.
+    Near a bound of 0, each bin is half as wide as the next. So quantiles are found equally well
+    whether a column is skewed or fills its range.
     """
     n_halved = min(N_HALVED, n_bins // 6) if 0.0 in (low, high) else 0
     edges = np.linspace(low, high, n_bins - n_halved + 1)
@@ -167,21 +171,21 @@ def bins_of(values: Floats, edges: Floats) -> NDArray[np.intp]:
 
 
 def places_in(values: Floats, n_places: int) -> NDArray[np.intp]:
-    """Return the place of each entry in a list; n_places for a gap (NaN)."""
+    """Return the index of each entry's value in the column's list of values; n_places for a gap (NaN)."""
     return np.where(np.isnan(values), n_places, values).astype(np.intp)
 
 
 def on_interval(values: Floats, low: float, high: float) -> Floats:
-    """Clip values to an interval, and scale it to -1 to 1."""
+    """Clip values to an interval, and scale them so that it becomes -1 to 1."""
     with np.errstate(all="ignore"):  # NaN is treated as in bins_of
         return (np.clip(values, low, high) - low) * (2.0 / (np.float64(high) - low)) - 1.0
 
 
 def distribution(counts: Floats) -> tuple[Floats, float]:
-    """Return the part of the entries below each of the n_bins + 1 edges, and the number of entries.
+    """Return the share of the entries below each of the n_bins + 1 edges, and the number of entries.
 
-    Noisy counts may be negative, so the parts are the nearest ascending sequence in squared error.
-    Without any entry the parts are equal.
+    Noisy counts may be negative, so the shares are the nearest ascending sequence in squared error.
+    If there is no entry, the shares grow by the same step from edge to edge.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -196,16 +200,16 @@ def distribution(counts: Floats) -> tuple[Floats, float]:
 
 
 def quantile(parts: Floats, edges: Floats, part: float) -> float:
-    """Return the value below which ``part`` of the entries lies, interpolated within a bin."""
+    """Return the value below which the share ``part`` of the entries lies, interpolated within a bin."""
     return float(np.interp(part, parts, edges))
 
 
 def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int, int] | None:
-    """Return the first bin that stands out of the noise and the one after the last; None if none does.
+    """Return the first bin that stands out of the noise, and the bin after the last that does; None if none does.
 
-    Sums of up to 16 neighboring bins are compared with their noise, so that empty bins between them
-    do not hide a few entries. In at most one of 20 runs noise alone stands out, in any of
-    ``n_columns`` histograms.
+    Sums of up to 16 neighboring bins are compared with their noise, so that a few entries are found
+    even if empty bins lie between them. In at least 19 of 20 runs, no bin of any of the
+    ``n_columns`` histograms stands out because of noise alone.
     """
     groups = [2**power for power in range(5) if 2**power <= len(counts)]
     least = deviation * reach_of_noise(n_columns * len(counts) * len(groups))
@@ -213,7 +217,8 @@ def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int,
     if first is None or empty is None:
         return None
     last = len(counts) - empty
-    # The last entries on either side may not stand out; a column in few bins would lose too much to empty ones.
+    # A bin is added on either side, because the outermost entries may not stand out; but not to a column in few bins,
+    # where it would widen the range too much.
     margin = int(deviation > 0 and last - first >= N_DIFFUSE)
     return max(first - margin, 0), min(last + margin, len(counts))
 
@@ -221,8 +226,8 @@ def occupied(counts: Floats, deviation: float, n_columns: int = 1) -> tuple[int,
 def _first_end(counts: Floats, least: float, groups: Sequence[int]) -> int | None:
     """Return the first bin of the first group of bins that holds enough entries.
 
-    A group of s bins needs more than ``least * sqrt(s)``; ``groups`` lists the sizes. None if there
-    is none.
+    A group of s bins holds enough if its count exceeds ``least * sqrt(s)``; ``groups`` lists the
+    sizes of groups. Returns None if no group does.
     """
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     for end in range(1, len(sums)):
@@ -243,24 +248,24 @@ def figures_of(
     n_entries: float = 0.0,
     n_beyond: float = 0.0,
 ) -> Figures | None:
-    """Return the figures of a column that its counts show; None if it has no entry.
+    """Return the figures (bounds, mean, quantiles) of a column that its counts show; None if it has no entry.
 
     Parameters
     ----------
     column : Column
     known : Figures
-        With the range of the histogram.
+        The figures so far; they hold the range of the histogram.
     counts : ndarray of shape (n_bins,)
         The first and the last bin also count entries beyond the range, ``n_beyond`` in all.
     powers : ndarray of shape (2,) or None
-        The sums of the entries and of their squares, on the scale on which the range is -1 to 1.
+        The sum of the entries, scaled so that the range is -1 to 1, and the sum of their squares.
     deviation : float
         The standard deviation of the noise in each count and sum.
     n_columns : int
         How many histograms are tested together.
     n_entries : float
-        How many entries the column has. Bounds within the range are used only if they hold most of
-        them.
+        How many entries the column has. Narrower bounds than the range are used only if most
+        entries lie within them.
     n_beyond : float
     """
     if column.categories is not None:
@@ -273,12 +278,12 @@ def figures_of(
         n_held = counts[slice(*where)].sum() - (
             n_beyond if 0 in where or len(counts) in where else 0.0
         )
-        # Otherwise noise hides where in the range most entries are.
+        # If fewer entries are held, noise hides where in the range most of them are.
         is_narrowed = n_held >= LEAST_HELD * n_entries
     if where is None:
         if deviation == 0:
             return None
-        # Because of the noise there may be no value at all: only the range is known.
+        # There may be no value at all, for all that the noise shows: only the range is known.
         where, counts, powers = (0, len(counts)), np.diff(edges), None
         figures = replace(figures, center=figures.fill, spread=(known.high - known.low) / 4)
     first, last = where if is_narrowed else (0, len(counts))
@@ -286,7 +291,7 @@ def figures_of(
         first = 0  # a column of amounts begins at 0
     edges = edges[first : last + 1]
     parts, n_present = distribution(counts[first:last])
-    # The noise hides how many entries there are: only the range is known.
+    # Noise hides how many entries there are: only the range is known.
     if powers is not None and n_present <= 0:
         powers, figures = (
             None,
@@ -320,9 +325,10 @@ def figures_of(
 def _listed_figures(
     column: Column, known: Figures, counts: Floats, deviation: float
 ) -> Figures | None:
-    """Return the figures of a listed column: the counts, and the place that fills a gap.
+    """Return the figures of a column with a list of values: their counts, and the value that fills a gap.
 
-    A gap in an ordinal column gets the mean place, and in any other column the most frequent one.
+    In an ordinal column, a gap is filled with the mean place in the list; in any other column, with
+    the most frequent value.
     """
     kept = np.maximum(counts, 0.0)
     if kept.sum() <= 0:
@@ -335,8 +341,9 @@ def _listed_figures(
 def _mean_and_spread(known: Figures, moments: Floats, n_bins: int) -> tuple[float, float]:
     """Return the mean and the standard deviation of a column, in its own units.
 
-    ``moments`` are the means of its entries and of their squares, on the scale on which the range
-    is -1 to 1. The standard deviation is at least that of entries spread evenly over one bin.
+    ``moments`` are the mean of the entries, scaled so that the range is -1 to 1, and the mean of
+    their squares. The standard deviation is at least as large as if the entries were spread evenly
+    over one bin.
     """
     middle = (known.low + known.high) / 2
     half = (known.high - known.low) / 2

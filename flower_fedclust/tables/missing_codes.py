@@ -72,7 +72,8 @@ _LABEL_OF_MISSING = re.compile(
     r"|trifft nicht zu|unbekannt|ne sait pas|no sabe|no contesta"
 )
 
-#: Numbers that people choose to say that a value is missing; below 0 also these and -1, -7, -8 and -9.
+#: The usual codes: numbers that people choose to stand for a missing value. CHOSEN adds the same numbers below 0, and
+#: -1, -7, -8 and -9.
 _POSITIVE = (
     77,
     88,
@@ -96,7 +97,8 @@ _POSITIVE = (
 _LONG = (99.9, 99.99, 999.9, 999.99, 9999.9, 99999, 999999, 9999999, 99999999)
 CHOSEN = np.array([*_POSITIVE, *_LONG, -1, -7, -8, -9, *(-code for code in (*_POSITIVE, *_LONG))])
 
-#: A usual code is suggested if it occurs OFTEN and lies more than STEPS of the largest gaps between other values away.
+#: A usual code is suggested as unsure if it occurs at least OFTEN times, and if its distance from the other values is
+#: more than STEPS times the largest gap between these.
 OFTEN, STEPS = 5, 5.0
 
 
@@ -113,10 +115,10 @@ class Codes:
 def find_codes(numbers: Floats, labels: Mapping[float, str]) -> Codes:
     """Return the codes for missing values among the numbers of a column.
 
-    Codes are sure in three cases: if a label says that a value is missing; if they are usual codes
-    below 0 and no other number is below 0; or if they are usual codes farther from all other
-    numbers than these are from each other. They are unsure if they are usual codes at an end that
-    occur often, and stand apart less.
+    A code is sure in three cases: its label says that the value is missing; or it is a usual code
+    below 0, and no other number is below 0; or it is a usual code whose distance from all other
+    numbers exceeds their range. A usual code that is less far away, but beyond all other numbers
+    and frequent, is unsure.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Turn a table into rows of numbers in a ball, by the schema and the figures of each column.
 
 Clustering needs rows of numbers whose norm is bounded. The schema gives the kind and the weight of
-each column; the figures (bounds, mean, quantiles) are public, or were found with noise in a first
-round. With both fixed, each row is prepared from its own entries alone, so the norm of a prepared
-row has a bound that everybody can compute.
+each column; its figures (bounds, mean, quantiles) are public, or were found with noise in a first
+round. Once schema and figures are fixed, each row is prepared from its own entries alone. So
+everybody can compute a bound on the norm of a prepared row.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from flower_fedclust.tables.schema import MEASURED, Column, Figures, Floats, Sch
 #: The version of :meth:`Preparation.to_dict`; other versions are refused.
 VERSION = 1
 
-#: No figure is larger, and no two bounds or quantiles are nearer to each other, so that nothing overflows.
+#: No figure may exceed LARGEST, and no two bounds or quantiles may be closer than NEAREST, so that nothing overflows.
 LARGEST, NEAREST = 1e120, 1e-120
 
 #: The largest prepared value before its weight, in standard deviations or interquartile ranges.
 MOST_DEVIATIONS = 2.0**20
 
-#: The largest number of quantiles of a column, and of parts of its range in which a description counts rows.
+#: The most quantiles that a column may have, and the most intervals of its range in which a description counts rows.
 MOST_QUANTILES, MOST_PARTS = 2**14, 128
 
-#: Rows that are prepared at a time, so that they stay in a processor's cache.
+#: How many rows are prepared at a time: so few that they stay in a processor's cache.
 BLOCK_ROWS = 4096
 
 
@@ -44,12 +44,12 @@ BLOCK_ROWS = 4096
 class Preparation:
     """How a table becomes rows of numbers: the schema, and the figures of its columns.
 
-    A measured column becomes one column; if it is scaled by its bounds, from -1 to 1 times its
-    weight. A category becomes a column for each of its values, which is 0 or the weight divided by
-    the square root of 2. A binary column becomes one column of plus or minus half the weight. So
-    two rows that differ in a category are as far apart as two that differ by half the range of a
-    number. If gaps of a number are a category, there is one more column, like that of a binary
-    column.
+    A measured column becomes one column. If it is scaled by its bounds, the range becomes -1 to 1,
+    times the weight. A category becomes a column for each of its values, which holds 0, or the
+    weight divided by the square root of 2. A binary column becomes one column, which holds plus or
+    minus half the weight. So two rows that differ in a category are as far apart as two rows that
+    differ by half the range of a number. If the gaps of a number count as a category, there is one
+    more column, like a binary one.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class Preparation:
     Raises
     ------
     ValueError
-        If the figures belong to other columns, or if some row could not be prepared with them; the
-        message names the column. With accepted figures, every table that fits the schema can be
-        prepared.
+        If the figures belong to other columns, or if there could be a row that cannot be prepared
+        with them; the message names the column. So with figures that pass, every table that fits
+        the schema can be prepared.
     """
 
     schema: Schema
-    figures: Mapping[str, Figures]  #: The figures of each used column.
+    figures: Mapping[str, Figures]  #: The figures of each column that is clustered by.
 
     def __post_init__(self) -> None:
         used = self.schema.used
@@ -125,7 +125,7 @@ class Preparation:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """The prepared columns that come from each column of the table."""
+        """For each column of the table, the prepared columns that it becomes."""
         places, start = {}, 0
         for name, column in self.schema.used.items():
             places[name] = slice(start, start := start + width_of(column))
@@ -183,7 +183,7 @@ class Preparation:
     def transform(
         self, table: Any, *, owner: str = "the table", first_row: int = 0
     ) -> NDArray[np.float64]:
-        """Return the rows of a table as numbers, each from its own row alone.
+        """Return the rows of a table as numbers, each computed from its own entries alone.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class Preparation:
         owner : str
             Whose table it is, for messages.
         first_row : int, default=0
-            The number of its first row, for messages.
+            The number of the table's first row, for messages.
 
         Returns
         -------
@@ -212,7 +212,7 @@ class Preparation:
             raise DataError(f"{owner}: the table has no rows; give at least one.")
         columns = list(self.schema.values(frame, owner=owner, first_row=first_row))
         rows = np.empty((len(frame), self.n_columns))
-        # A block is made column by column, each contiguous, and then transposed.
+        # A block is computed with one prepared column per row of the array, which is contiguous, and then transposed.
         turned = np.empty((self.n_columns, BLOCK_ROWS))
         for start in range(0, len(frame), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
@@ -261,10 +261,11 @@ _FIGURES = TypeAdapter(dict[str, Figures])
 
 
 def _wrong_in(figure: Figures, column: Column) -> str:
-    """Explain why a column cannot be prepared with these figures; "" if every value that fits the schema can.
+    """Explain why these figures cannot prepare a column; "" if they can, for every value that fits the schema.
 
-    Figures may come from another party, in a message or in a saved model. So each number must be
-    finite and not too large, bounds must agree with the schema, and lists must ascend.
+    Figures may come from another party, in a message or in a saved model. So every number must be
+    finite and not too large, bounds must agree with the schema, and lists must be in ascending
+    order.
     """
     lists = (figure.quantiles, figure.ranks, figure.parts, figure.counts)
     figures = np.array(
@@ -304,7 +305,7 @@ def _wrong_in(figure: Figures, column: Column) -> str:
 
 
 def _wrong_in_parts(figures: Figures) -> str:
-    """Explain what is wrong with the parts of a range; "" if nothing is."""
+    """Explain what is wrong with the intervals of a range (``parts``); "" if nothing is."""
     parts = np.array(figures.parts)
     if len(parts) == 1 or len(parts) > MOST_PARTS + 1 or not (np.diff(parts) > NEAREST).all():
         return f"parts are not up to {MOST_PARTS}, or their edges do not ascend"
@@ -346,7 +347,10 @@ def width_of(column: Column) -> int:
 
 
 def measured(values: Floats, column: Column) -> Floats:
-    """Return the values of a column, or their log(1 + x), with the same bits on every machine."""
+    """Return the values of a column, or their log(1 + x) if the column has a logarithm.
+
+    The bits are the same on every machine.
+    """
     if not column.logarithm:
         return values
     return np.where(
@@ -368,14 +372,15 @@ def public_interval(column: Column) -> tuple[float, float] | None:
 
 
 def scaled(values: Floats, column: Column, figures: Figures) -> Floats:
-    """Return measured values, already clipped to their bounds, on the scale of their column, before its weight."""
+    """Return clipped values of a measured column on the column's scale, before they are multiplied by its weight."""
     if column.scale == "bounds":
         moved = values - figures.low
         moved *= 2.0 / (figures.high - figures.low)
         moved -= 1.0
         return moved
     if column.scale == "rank":
-        # A quantile that occurs twice gets the mean of its first and its last rank, as in scikit-learn.
+        # If a quantile occurs more than once, its value gets the mean of its first and its last rank, as in
+        # scikit-learn.
         quantiles, ranks = np.array(figures.quantiles), np.array(figures.ranks)
         below = np.interp(values, quantiles, ranks)
         above = -np.interp(-values, -quantiles[::-1], -ranks[::-1])

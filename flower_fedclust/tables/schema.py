@@ -1,10 +1,10 @@
 """Schemas: the public facts about the columns of a table, and how their values are read as numbers.
 
 Real tables hold numbers, codes, words, dates and gaps. A schema says for each column which of these
-it holds and how it counts. All sites use the same schema, so it must not be derived from rows:
-bounds and categories are what is known before anybody looks. This module has the schema itself, the
-checks of a table against it, and the reading of each entry as a float. What the sites find out
-together (means, quantiles) is in :mod:`~flower_fedclust.tables.preparation`.
+it holds, and how much it counts. All sites get the same schema, so it must not be derived from
+rows: its bounds and categories are known before anybody looks at a row. This module has the schema
+itself, the checks of a table against it, and the reading of each entry as a float. Figures that the
+sites find together (means, quantiles) are used in :mod:`~flower_fedclust.tables.preparation`.
 
 Each entry is read from that entry alone, and messages name rows and columns, never a value.
 """
@@ -53,20 +53,23 @@ Bound: TypeAlias = float | datetime.date | datetime.datetime
 
 #: Kinds that are measured on a scale, and kinds with a list of values.
 MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
-#: The kind of a time until something happens, the keys that only it has, and the most bins of it.
+#: A column of this kind holds the time until an event. MOST_TIMES is the most bins that it may have, and OF_TIME
+#: lists the keys that only this kind has.
 TIME, MOST_TIMES = "time-to-event", 120
 OF_TIME = ("event", "bins", "time_zero", "row_time", "happened")
 
-#: The longest schema that another party may send, in characters: a thousand columns of a thousand each.
+#: The most characters of a schema that another party may send: enough for a thousand columns of a thousand
+#: characters.
 LONGEST_SCHEMA = 2**20
 
 EPOCH = datetime.date(1970, 1, 1)
 
-#: Numbers with a mark of a limit or with commas between thousands: <0.5, >=90, 1,234.5. The comma in 0,125 is a decimal
-#: one.
+#: Numbers with a mark such as < or >=, or with commas between thousands: <0.5, >=90, 1,234.5. The comma in 0,125 is a
+#: decimal comma, and does not match.
 _MARKED = r"(?:[<>]=?|[≤≥])?\s*([+-]?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d*)?)"
 
-#: The format of dates, and other common formats. Messages name a format instead of quoting a value.
+#: The format in which dates are read, and common formats that are refused. Messages name the format of a value and do
+#: not quote the value.
 ISO = "YYYY-MM-DD"
 _DATE_FORMATS = {
     ISO: r"\d{4}-\d\d-\d\d(?:[T ].*)?",
@@ -80,7 +83,7 @@ _DATE_FORMATS = {
 
 
 class MisfitError(Exception):
-    """Why a column does not fit its schema: part of a sentence that names rows, and no value."""
+    """Why a column does not fit its schema. The message is a part of a sentence; it names rows, and never a value."""
 
 
 def repeated_in(names: Iterable[str]) -> list[str]:
@@ -99,15 +102,15 @@ def days_of(bound: float | datetime.date) -> float:
 
 
 class Column(BaseModel):
-    """The public facts about one column. Every site gets all of them, so nothing may be taken from rows.
+    """The public facts about one column. Every site gets all of these facts, so none may be taken from rows.
 
     Parameters
     ----------
     kind : "number", "integer", "category", "ordinal", "binary", "date", "time-to-event" or "ignored"
-        Numbers, integers and dates are measured. Categories, ordinal columns (in order) and binary
-        columns (two values) have a list of values. A time to an event is what became of the rows:
-        it is never clustered by, and gives a survival curve for each cluster. An ignored column may
-        exist and is not used.
+        Numbers, integers and dates are measured. Categories, ordinal columns (whose values have an
+        order) and binary columns (two values) have a list of values. A time to an event is an
+        outcome: rows are never clustered by it, and it gives a survival curve for each cluster. An
+        ignored column may exist, but is not used.
     unit : str, default=""
         The unit of measurement, for descriptions.
     bounds : tuple of two numbers or dates, optional
@@ -116,16 +119,16 @@ class Column(BaseModel):
     categories : sequence, optional
         All values of a category, an ordinal or a binary column.
     weight : float, default=1
-        How much the column counts: with 2, as if its scale were twice as long.
+        How much the column counts. With 2, distances in the column count twice.
     gaps : "refuse", "mean" or "category", default="refuse"
-        What to do with missing values: refuse the table; take the mean over all sites, or the most
-        frequent category; or make them a category of their own.
+        What to do with missing values: "refuse" refuses the table; "mean" takes the mean over all
+        sites, or the most frequent category; "category" makes them a category of their own.
     scale : "bounds", "standard", "robust" or "rank", default="bounds"
-        How to scale a measured column: its bounds become -1 and 1; its mean becomes 0 and its
-        standard deviation 1; its median becomes 0 and its interquartile range 1; or its ranks
-        become -1 to 1.
+        How to scale a measured column. "bounds": its bounds become -1 and 1. "standard": its mean
+        becomes 0 and its standard deviation 1. "robust": its median becomes 0 and its interquartile
+        range 1. "rank": its ranks become -1 to 1.
     logarithm : bool, default=False
-        Whether to take log(1 + x) first; values below 0 count as 0.
+        Whether to replace each value x by log(1 + x) before scaling; values below 0 count as 0.
     missing : sequence, optional
         Codes and words that stand for a missing value, such as 999, -99, "unknown" or ".".
     event : str, optional
@@ -135,12 +138,12 @@ class Column(BaseModel):
         For a time to an event: ascending upper ends of the bins of time in which rows are counted;
         the first bin begins at 0.
     time_zero : "row" or "subject", optional
-        For a time to an event: whether it is counted from the row's own date, or from one date of
-        the subject, the same for all its rows.
+        For a time to an event: whether the time begins at the row's own date, or at a date of the
+        subject that is the same for all rows of this subject.
     row_time : str, optional
-        With ``time_zero = "subject"``: the column that says at which time, from the subject's date,
-        the row was made. Only rows up to 0 count, because somebody who lives longer has more later
-        rows.
+        With ``time_zero = "subject"``: the column that says when the row was made, counted from the
+        subject's date. Only rows made up to that date (0) count: subjects who live longer have more
+        later rows, and would make the curve too high.
     happened : str, default="had the event"
         For a time to an event: words for those who had the event, such as "had died".
     """
@@ -165,7 +168,7 @@ class Column(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_one_event(cls, value: Any) -> Any:
-        """Refuse keys of studies that are not counted correctly here, with the reason."""
+        """Refuse keys for kinds of studies that would not be counted correctly here, and give the reason."""
         if isinstance(value, Mapping) and value.get("kind") == TIME:
             for key, why in _NOT_COUNTED.items():
                 if key in value:
@@ -228,9 +231,9 @@ class Column(BaseModel):
             )
 
     def _check_time(self) -> None:
-        """Refuse a time to an event without an event, bins or a beginning.
+        """Refuse a time to an event that lacks an event, bins or ``time_zero``.
 
-        If time is counted from one date of a subject, row_time must say when each row was made.
+        If the time begins at one date of a subject, row_time must say when each row was made.
         Otherwise subjects who live longer would have more rows, and the curve would be too high.
         """
         if self.weight != 1 or self.gaps == "mean":
@@ -289,7 +292,7 @@ class Column(BaseModel):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values that become columns: the listed ones, and "missing" if a gap is a category."""
+        """The values that each become a prepared column: the listed values, and "missing" if gaps are a category."""
         listed = self.categories or ()
         return (*listed, "missing") if self.gaps == "category" else listed
 
@@ -319,10 +322,10 @@ class Column(BaseModel):
         return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
 
 
-#: Words that cannot be the second category of an event: the categories are in the wrong order.
+#: If the second category of an event is one of these words, the two categories are in the wrong order.
 _WORDS_FOR_NONE = {"no", "false", "0", "none", "alive", "censored"}
 
-#: Reasons for refusing times to an event that some studies need.
+#: Key -> why a time to an event with this key, which some studies would need, is refused.
 _NOT_COUNTED = {
     "entry": "delayed entry is not counted: rows that are seen only from a later time on are not at risk before, and "
     "counting them from 0 would make everybody seem to live longer; let time begin at the entry",
@@ -334,29 +337,31 @@ _NOT_COUNTED = {
 @with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True)
 class Figures:
-    """The figures for preparing one column: public, or found with noise.
+    """The numbers with which one column is prepared: public ones, or numbers that a run has found with noise.
 
     All numbers are after the logarithm, if one is taken; dates are days since 1970.
 
     Parameters
     ----------
     low, high : float
-        Values beyond are clipped. For listed values, the first and last place in the list.
+        The bounds to which values are clipped. For a list of values, its first and last place.
     fill : float, default=0
-        Replaces a missing value; for listed values, a place in the list.
+        The number that replaces a missing value; for a list of values, a place in the list.
     center, spread : float
-        Subtracted, and then divided by, for the scales "standard" and "robust".
+        For the scales "standard" and "robust": ``center`` is subtracted from a value, and the
+        result is divided by ``spread``.
     quantiles : tuple of float
-        Ascending values from the lowest to the highest that stood out; for the scale "rank" from
-        low to high. Empty where no histogram was needed.
+        Ascending values, from the lowest to the highest that stood out of the noise; for the scale
+        "rank", from ``low`` to ``high``. Empty if no histogram was needed.
     ranks : tuple of float
-        The parts of all rows, 0 to 1, below these values.
+        The share of all rows, 0 to 1, below each quantile.
     parts : tuple of float
-        For a description: ascending edges of the parts of the range in which rows are counted, in
-        the table's own units (before a logarithm). The first and last are the bounds to which a
-        mean clips.
+        For a description: the ascending edges of the intervals in which rows are counted, in the
+        table's own units (before a logarithm). For a mean, values are clipped to the first and the
+        last edge.
     counts : tuple of float
-        The (noisy) frequency of each listed value; empty if it was not needed.
+        The frequency of each value of the list, with noise if the run has noise; empty if it was
+        not needed.
     """
 
     low: float = 0.0
@@ -370,7 +375,7 @@ class Figures:
     counts: tuple[float, ...] = ()
 
 
-#: Plain words for pydantic's reasons, which speak of Python.
+#: Pydantic's type of an error -> plain words for it, because pydantic's own words assume knowledge of Python.
 _REASONS = {
     "extra_forbidden": "is not a key of a column; the keys are {keys}",
     "literal_error": "must be one of: {expected}",
@@ -390,8 +395,8 @@ class Schema(BaseModel):
     ----------
     columns : mapping of str to Column
     subject_column : str, optional
-        The column that says whose row it is, if a person may have several rows. It is not used in
-        any other way: among the columns it may only be ignored.
+        The column that names the person of each row, if a person may have several rows. It has no
+        other use: if it is among ``columns``, its kind must be "ignored".
 
     Examples
     --------
@@ -417,7 +422,7 @@ class Schema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _ignores_subjects(cls, value: Any) -> Any:
-        """List the column of subjects as ignored, so that a table may have it."""
+        """List the subject column as ignored, so that a table may have it."""
         if not isinstance(value, Mapping) or not isinstance(value.get("columns"), Mapping):
             return value
         name, columns = value.get("subject_column"), value["columns"]
@@ -429,7 +434,10 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
-        """Refuse a schema without a column to cluster by, with two times to an event, or that clusters by subjects."""
+        """Refuse a schema without columns to cluster by, or with two times to an event.
+
+        A schema that clusters by the subject column is refused as well.
+        """
         if self.subject_column is not None and self.columns[self.subject_column].kind != "ignored":
             raise ValueError(
                 f"column '{self.subject_column}' is the subject_column, which says whose row it is, and rows are not "
@@ -449,9 +457,9 @@ class Schema(BaseModel):
     def _check_event(self, name: str, time: Column) -> None:
         """Refuse a time to an event whose event or row time is not a suitable column.
 
-        The event must be binary, first without and then with the event, and nothing may be
-        clustered by it. Several events are refused with the reason: with competing risks, the curve
-        would be wrong.
+        The event must be a binary column, whose first category means no event and whose second
+        means the event; rows are not clustered by it. Several events are refused, because the curve
+        would be wrong if they are competing risks.
         """
         event, row_time = self.columns.get(time.event), self.columns.get(time.row_time)
         if event is None or event.kind != "binary":
@@ -551,9 +559,10 @@ class Schema(BaseModel):
 
     @property
     def of_outcome(self) -> dict[str, Column]:
-        """The columns about what became of the rows: the time to an event, its event, and the time of the row.
+        """The columns about the outcome of the rows: the time to an event, the event, and the time of the row.
 
-        They are never clustered by. Empty if the schema has no time to an event.
+        Rows are never clustered by these columns. There are none if the schema has no time to an
+        event.
         """
         for name, column in self.columns.items():
             if column.kind == TIME:
@@ -563,7 +572,7 @@ class Schema(BaseModel):
 
     @property
     def read(self) -> dict[str, Column]:
-        """The columns that are read: the used ones, and those about the outcome."""
+        """The columns that are read: those to cluster by, and those about the outcome."""
         return self.used | self.of_outcome
 
     def of_columns(
@@ -601,7 +610,7 @@ class Schema(BaseModel):
         return subject or self.subject_column
 
     def check(self, table: Any, *, owner: str) -> None:
-        """Raise a DataError if a table does not fit; it names every column that does not, and why.
+        """Raise a DataError if a table does not fit; its message names every column that does not, and says why.
 
         Parameters
         ----------
@@ -651,8 +660,8 @@ class Schema(BaseModel):
     ) -> Iterator[tuple[str, Column, Any]]:
         """Yield (name, column, values) for each used column, or for each wanted one.
 
-        The values are floats; see :func:`read_column`. A table need not have the columns about its
-        rows' outcome unless they are wanted. Raises a DataError that names the first column that
+        The values are floats; see :func:`read_column`. The columns about the outcome may be absent
+        from the table, unless they are wanted. Raises a DataError that names the first column that
         does not fit; rows are counted from ``first_row``.
         """
         names, wanted = (
@@ -700,7 +709,8 @@ def _reasons_of_names(
 ) -> list[str]:
     """Explain what is wrong with the names of a table's columns; [] if nothing is.
 
-    All columns of the schema that are not ignored must be there, or only the ``wanted`` ones.
+    All columns of the schema that are not ignored must be there; if ``wanted`` is given, only these
+    must.
     """
     there = set(names)
     if repeated := repeated_in(names):
@@ -718,7 +728,7 @@ def _reasons_of_names(
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Join the first ten names of columns, and count the others."""
+    """Join the first ten names of columns, and say how many others there are."""
     return some([f"'{name}'" for name in names])
 
 
@@ -743,8 +753,9 @@ def _in_words(error: Mapping[str, Any]) -> str:
 def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     """Return the values of a pandas Series as floats, each read from its own entry alone.
 
-    Numbers stay numbers, and dates become days since 1970. A category becomes its place in the
-    list; where a gap counts as a category, it gets the place after the last. Other gaps become NaN.
+    Numbers stay numbers, and dates become days since 1970. A category becomes its place in the list
+    of categories. If gaps count as a category, a gap gets the place after the last; otherwise it
+    becomes NaN.
 
     Raises
     ------
@@ -752,7 +763,7 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
         If a value does not fit the column. The message names the first such row, counted from
         ``first_row``.
     """
-    if str(series.dtype) == "bool[pyarrow]":  # PyArrow does not compare truth values with numbers
+    if str(series.dtype) == "bool[pyarrow]":  # PyArrow cannot compare bool with numbers
         series = series.astype("boolean")
     if column.missing:
         series = series.mask(are_coded_missing(series, column))
@@ -779,7 +790,7 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
             _refuse_truth_values(series, values, first_row, or_all=column.kind == "number")
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
-    if np.isfinite(total):  # a sum is not finite if any value is not
+    if np.isfinite(total):  # a sum is finite only if all values are
         return values
     _refuse(np.isinf(values), True, first_row, "is infinite; correct it")
     gaps = np.isnan(values)
@@ -813,7 +824,7 @@ def are_coded_missing(series: Any, column: Column) -> NDArray[np.bool_]:
     codes = codes[~are_words]
     if are_numbers:
         if series.dtype.kind == "f" and series.dtype.itemsize < 8:
-            # As a float32, 99.9 is another number.
+            # In a column of float32, 99.9 is stored as another number than in float64.
             codes = codes.astype(f"f{series.dtype.itemsize}")
         is_code: NDArray[np.bool_] = series.isin(codes).to_numpy(dtype=bool, na_value=False)
         return is_code
@@ -868,7 +879,7 @@ def _numbers(series: Any, first_row: int) -> Floats:
 def _refuse_truth_values(series: Any, numbers: Floats, first_row: int, *, or_all: bool) -> None:
     """Raise a MisfitError if an entry that counts as 1 or 0 is written as True or False.
 
-    With ``or_all``, a column in which all entries are written so is read.
+    With ``or_all``, a column is accepted if all of its entries are written so.
     """
     import pandas as pd
 
@@ -902,8 +913,8 @@ def _refuse_dates(series: Any) -> None:
 def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
     """Return texts as numbers (NaN for gaps), and which texts are neither a number nor a gap.
 
-    A mark of a limit is left out: <0.5 counts as 0.5. Commas between thousands are, too: 1,234
-    counts as 1234.
+    A mark such as < is left out: <0.5 counts as 0.5. So are commas between thousands: 1,234 counts
+    as 1234.
     """
     import pandas as pd
 
@@ -924,8 +935,8 @@ def numbers_of_texts(series: Any) -> tuple[Floats, NDArray[np.bool_]]:
 def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[str]:
     """Return the columns in which 1,234 counts as 1234, although it may mean 1.234.
 
-    That is so if no other number in the column shows what its commas mean. ``tables`` are the parts
-    of one table; they are read until every column is clear.
+    A column is unclear if no number in it shows whether its commas are decimal commas. ``tables``
+    are the parts of one table; they are read until every column is clear.
     """
     unclear = {
         name: False for name, column in schema.used.items() if column.kind in ("number", "integer")
@@ -945,7 +956,7 @@ def columns_with_unclear_commas(tables: Iterable[Any], schema: Schema) -> list[s
 
 
 def has_unclear_commas(series: Any) -> bool:
-    """Tell whether every comma in a column of numbers could be a decimal comma as well as a mark of thousands."""
+    """Tell whether every comma in a column of numbers may be a decimal comma, or a mark of thousands."""
     return _has_unclear_commas(series) is True
 
 
@@ -984,7 +995,7 @@ def _days(series: Any, first_row: int) -> Floats:
         # pandas reads 2021 as the first day of a year, and an integer as nanoseconds.
         is_number = texts.str.fullmatch(r"[+-]?\d+(?:\.0*)?", na=False).to_numpy(bool)
         _refuse(is_number, True, first_row, f"is a number; write it as {ISO}")
-        # It also reads years before Christ, and the time of reading.
+        # pandas also reads years before Christ, and "now" and "today".
         is_other = texts.str.fullmatch(
             r"(?i:[+-].*|\d+(?:\.\d+)?(?:e[+-]?\d+)?|now|today)", na=False
         )
@@ -1014,7 +1025,7 @@ def _with_hyphens(series: Any) -> Any:
     may_be = are_digits.to_numpy(dtype=bool, copy=True)
     may_be[may_be] = (
         series[may_be].astype(object).map(type).eq(str).to_numpy()
-    )  # an integer is no date
+    )  # an integer is not a date
     if not may_be.any():
         return series
     written = series[may_be].astype(str).str.strip()
@@ -1045,14 +1056,14 @@ def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
 def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
     """Return the place of each entry in the list of categories: -1 if it is not listed, NaN for gaps.
 
-    Each entry is read by itself. Its text is looked up first, and then its other spelling: a
-    program may have read the code 01 as the number 1. In a column of floats, codes that are too
-    long to be exact are refused.
+    Each entry is read by itself. First its text is looked up, and then its other spelling, because
+    a program may have read the code 01 as the number 1. In a column of floats, a code is refused if
+    a float cannot hold all of its digits.
     """
     import pandas as pd
 
     is_mixed = series.dtype == object and pd.api.types.infer_dtype(series).startswith("mixed")
-    try:  # in a column of objects, pandas takes True and 1 for the same value
+    try:  # pandas takes the objects True and 1 for the same value
         codes, distinct = pd.factorize(
             series.map(text_of, na_action="ignore") if is_mixed else series
         )
@@ -1110,7 +1121,7 @@ def _other_spelling(name: str) -> str:
 def _refuse(
     is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str
 ) -> None:
-    """Raise a MisfitError if any row is bad; it names the first one. Only rows in ``counts`` are considered."""
+    """Raise a MisfitError that names the first bad row, if there is any. Only rows in ``counts`` are considered."""
     bad = is_bad & counts
     if bad.any():
         raise MisfitError(f"row {first_row + int(bad.argmax())} {why}")

@@ -1,12 +1,12 @@
-"""Outcomes of the rows of each cluster: survival curves from one sum over rows, with their errors.
+"""The outcomes of the rows of each cluster: survival curves from one sum over rows, and their errors.
 
-Each row is counted in one place of its cluster: at the bin of its time, with or without the event;
-after the last bin; or as missing. So a row adds 1 to one entry at most, whatever its time. The
-counts may have noise, and everything else (curves, medians, the log-rank test) follows from them by
-:mod:`flower_fedclust.numerics.survival`.
+Each cluster has a count for each bin of time with the event, one for each bin without it, one for
+times after the last bin, and one for missing outcomes. Each row is counted in one of these. So a
+row adds 1 to at most one entry, whatever its time. The counts may have noise, and everything else
+(curves, medians, the log-rank test) follows from them by :mod:`flower_fedclust.numerics.survival`.
 
-Exact counts need care: a curve with many digits gives the counts away. So they are pooled over bins
-until none is too small to be named.
+Exact counts need care, because a curve with many digits reveals them. So they are added up over
+several bins until none is too small to be printed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Below this p-value the curves are said to differ.
+#: The curves are said to differ if the p-value is below this.
 CLEAR = 0.05
 #: Words for the rows with the event, if the schema has none.
 HAPPENED = "had the event"
 
 
 def n_places(n_bins: int) -> int:
-    """Return the number of places in which a row of a cluster is counted; see :class:`Survival`."""
+    """Return the number of counts of a cluster; see :class:`Survival`."""
     return 2 * n_bins + 2
 
 
@@ -54,12 +54,12 @@ def time_sums(
     Parameters
     ----------
     columns : iterable of (name, Column, values)
-        The time, the event and, if the schema has it, the time of the row. A row whose own time is
-        after 0 is not counted.
+        The time to the event, the event and, if the schema has it, the time at which the row was
+        made (``row_time``). A row that was made after time 0 is not counted.
     ends : ndarray of shape (n_bins,)
         Upper ends of the bins of time.
     labels : ndarray of shape (n_rows,)
-        The cluster of each row; others than 0 to n_clusters - 1 are not counted.
+        The cluster of each row; a row is not counted unless this is from 0 to n_clusters - 1.
     n_clusters : int
 
     Returns
@@ -71,7 +71,8 @@ def time_sums(
     times = next(values for column, values in read.values() if column.kind == TIME)
     events, n_bins = read[time.event][1], len(ends)
     bins = np.searchsorted(ends, times, side="left")
-    # Whatever the time: rows without an event that counted only where the time is long would lift the curve.
+    # A row without a known event counts as missing, even if its time is after all bins: otherwise only such rows with
+    # a long time would count, and lift the curve.
     is_missing = np.isnan(times) | ~np.isin(events, (0.0, 1.0))
     codes = np.select(
         [is_missing, bins >= n_bins, events == 1.0],
@@ -80,7 +81,7 @@ def time_sums(
     )
     counts = (labels >= 0) & (labels < n_clusters)
     if time.row_time:
-        # A missing time of the row is not known to be before.
+        # A row whose row_time is missing may have been made after time 0, and is not counted (NaN <= 0 is False).
         counts &= read[time.row_time][1] <= 0.0
     places = np.where(counts, labels * n_places(n_bins) + codes, -1)
     return at(places, n_clusters * n_places(n_bins)).reshaped(n_clusters, n_places(n_bins))
@@ -88,17 +89,19 @@ def time_sums(
 
 @dataclass(frozen=True)
 class Survival:
-    """What became of the rows of each cluster: curves, medians and a test, with what noise and chance leave open.
+    """The outcomes of the rows of each cluster: curves, medians and a test, with their uncertainty.
 
-    ``print(survival)`` says in a sentence for each cluster when half of its rows had the event.
+    The uncertainty comes from noise and from sampling. ``print(survival)`` says in a sentence for
+    each cluster when half of its rows had the event.
 
     Parameters
     ----------
     ends : ndarray of shape (n_bins,)
         Upper ends of the bins of time in which rows were counted.
     sums : ndarray of shape (n_clusters, 2 * n_bins + 2)
-        Rows with an event in each bin, rows without one in each bin, rows after the last bin, and
-        rows whose time or event is missing; with noise.
+        For each cluster: the numbers of rows with an event in each bin, of rows without one in each
+        bin, of rows after the last bin, and of rows whose time or event is missing; possibly with
+        noise.
     deviation : float, default=0
         The standard deviation of the noise in each sum.
     unit : str, default=""
@@ -106,8 +109,8 @@ class Survival:
     happened : str, default="had the event"
         Words for those who had the event.
     floor : int, default=10
-        Numbers of fewer rows are not printed, nor fewer than three standard deviations of their
-        noise.
+        The smallest number of rows that is printed. Numbers below three standard deviations of
+        their noise are not printed either.
     counted : "rows" or "persons", default="rows"
         What the sums count. If each row is a part of a person, they count persons.
     """
@@ -127,7 +130,10 @@ class Survival:
 
     @cached_property
     def tables(self) -> LifeTables:
-        """The life tables with all counts as released; what is printed follows from :attr:`printed` instead."""
+        """The life tables of all counts as they were released.
+
+        Everything that is printed follows from :attr:`printed` instead.
+        """
         n_bins = len(self.ends)
         events, censored, beyond, _ = np.split(
             self.sums, [n_bins, 2 * n_bins, 2 * n_bins + 1], axis=1
@@ -145,10 +151,11 @@ class Survival:
 
     @cached_property
     def log_rank(self) -> LogRank | None:
-        """The test of whether the clusters in :attr:`compared` have one curve; None if too few rows are at risk.
+        """The test of whether the clusters in :attr:`compared` have the same curve; None if too few rows are at risk.
 
-        The p-value of exact counts would tell hidden counts. So without noise, the test uses only
-        the counts at the ends of bins that the life tables of all these clusters have in common.
+        The p-value of all exact counts would reveal hidden ones. So without noise, the test uses
+        only the counts at those ends of bins that the printed life tables of all these clusters
+        have in common.
         """
         if self.deviation > 0:
             return self.tables.log_rank()
@@ -165,13 +172,14 @@ class Survival:
 
     @cached_property
     def printed(self) -> list[LifeTables]:
-        """The life table of each cluster from which its curve, its rows at risk, its median and its mean follow.
+        """The life table of each cluster, from which its curve, rows at risk, median and mean are computed.
 
-        With noise it has all counts. Exact counts are pooled: a curve with many digits would tell
-        them, and a cluster's size less its rows at risk would tell how many are missing. They are
-        pooled until, between two ends, the rows that had the event, the rows last seen and the rows
-        that remain are each none, or enough to be named. Missing rows that are too few count as
-        last seen in the first bin.
+        With noise, the table has all counts. Exact counts are pooled, that is, added up over
+        several bins: a curve with many digits would reveal them, and a cluster's size less its rows
+        at risk would reveal how many rows are missing. They are pooled so far that between two ends
+        of bins, three numbers are each 0 or at least the floor: rows that had the event, rows last
+        seen, and rows that remain. Fewer missing rows than the floor count as last seen in the
+        first bin.
         """
         return [self._table_of(cluster) for cluster in range(self.n_clusters)]
 
@@ -186,9 +194,9 @@ class Survival:
         return LifeTables(self.ends, events, censored, beyond, self.deviation, fewest=self.floor)
 
     def _exact(self, cluster: int) -> tuple[Floats, Floats, float]:
-        """Return a cluster's events by bin, its censored rows by bin, and the number of later rows.
+        """Return a cluster's events and censored rows in each bin, and the number of rows after the last bin.
 
-        Missing rows that are too few to be named count as censored in the first bin.
+        Fewer missing rows than the floor count as censored in the first bin.
         """
         tables, missing = self.tables, float(self.sums[cluster, -1])
         censored = tables.censored[cluster].copy()
@@ -210,16 +218,16 @@ class Survival:
 
     @cached_property
     def _in_common(self) -> NDArray[np.intp]:
-        """The bins at whose ends the exact counts of all clusters that have a curve may be named."""
+        """The bins at whose ends exact counts may be printed for every cluster that has a curve."""
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         return self._ends_of([cluster for cluster, places in enumerate(alone) if len(places)])
 
     @cached_property
     def _pooled(self) -> list[NDArray[np.intp]]:
-        """Each cluster's bins at whose ends exact counts may be named, joined so that none is too small to show.
+        """For each cluster, the bins at whose ends its exact counts may be printed.
 
-        They contain the bins that all clusters have in common. So whatever can be computed from the
-        common bins can be computed from each cluster's table, too.
+        These include the bins that all clusters have in common. So whatever can be computed from
+        the common bins can also be computed from each cluster's own table.
         """
         alone = [self._ends_of([cluster]) for cluster in range(self.n_clusters)]
         common = self._in_common.tolist()
@@ -229,15 +237,15 @@ class Survival:
         ]
 
     def _ends_of(self, clusters: Sequence[int], kept: Sequence[int] = ()) -> NDArray[np.intp]:
-        """Return the bins at whose ends the exact counts of some clusters may be named; ``kept`` are among them.
+        """Return the bins at whose ends the exact counts of some clusters may be printed, with all bins in ``kept``.
 
-        Between two such ends (and from each to the next one in ``kept``), in each cluster the rows
-        that had the event and the rows last seen are none or at least the floor, and so are the
-        rows that remain.
+        Between two such ends, and between an end and the next one in ``kept``, the number of rows
+        that had the event is 0 or at least the floor in each cluster. So is the number of rows last
+        seen, and so is the number of rows that remain.
         """
         if not len(clusters):
             return np.empty(0, dtype=np.intp)
-        # Until the end of each bin: rows that had the event, rows that were last seen, and those left.
+        # By the end of each bin: how many rows had the event, how many were last seen, and how many are left.
         columns = []
         for events, censored, beyond in map(self._exact, clusters):
             died, lost = np.cumsum(events), np.cumsum(censored)
@@ -278,11 +286,12 @@ class Survival:
         "missing"); ``time``, from 0 on, for curves and for rows at risk, and for a restricted mean
         the time until which it is taken; ``value``; ``low`` and ``high``. A curve lies within its
         limits at all times at once with a probability of 95%; other limits are two standard
-        deviations to either side. Limits of curves, medians and means contain noise and sampling
-        error, and those of numbers of rows contain noise. ``note`` is "few" where fewer rows than
-        10, or than three standard deviations of their noise, are left, and no number is given.
-        Without noise, ends of bins are left out until none or at least 10 rows have had the event
-        since the last one that is shown, and as many were last seen. ``floor`` replaces the 10.
+        deviations to either side. The limits of curves, medians and means include noise and
+        sampling error; the limits of numbers of rows include noise only. ``note`` is "few", and no
+        number is given, if the number of rows left is below the floor (10 by default) or below
+        three standard deviations of its noise. Without noise, the end of a bin is shown only if 0
+        or at least 10 rows have had the event since the last end that is shown, and 0 or at least
+        10 rows were last seen.
         """
         import pandas as pd
 
@@ -352,7 +361,7 @@ class Survival:
     def at_risk_as_text(self, cluster: int, place: int) -> str:
         """Return, rounded, how many rows of a cluster reach the beginning of a bin, or the time after all bins.
 
-        Without noise it is "" at a time at which the curve is not shown.
+        Without noise, the text is "" at times at which the curve is not shown.
         """
         if self.deviation == 0 and place > 0 and place - 1 not in self.shown(cluster):
             return ""
@@ -421,7 +430,8 @@ class Survival:
     def means(self) -> list[str]:
         """A line on each cluster's mean time without the event, up to the last time at which all curves are shown.
 
-        Clusters whose mean is unknown are left out, and the list is empty if the curves share no time.
+        Clusters whose mean is unknown are left out. The list is empty if there is no time at which
+        all curves are shown.
         """
         until = self.shared_time
         if until == 0:
@@ -445,8 +455,8 @@ class Survival:
     def _missing_rows(self, cluster: int) -> float:
         """Return how many rows of a cluster are missing.
 
-        For exact counts it is 0 where the number, with the cluster's size, would tell that only few
-        other rows are left.
+        For exact counts, it returns 0 if the true number, together with the cluster's size, would
+        reveal that fewer other rows are left than the floor.
         """
         missing = float(self.sums[cluster, -1])
         others = float(self.sums[cluster].sum()) - missing
@@ -455,7 +465,7 @@ class Survival:
 
     @property
     def missing(self) -> list[str]:
-        """A sentence for each cluster in which enough rows to be named have no time or no event."""
+        """A sentence for each cluster in which at least the floor of rows have no known time or event."""
         lines = []
         for cluster, places in enumerate(self.sums):
             missing = self._missing_rows(cluster)
@@ -536,7 +546,7 @@ def survival_of(
     floor: int = FLOOR,
     counted: str = ROWS,
 ) -> Survival:
-    """Return the survival that counts show, with the unit and the words of the schema."""
+    """Return a :class:`Survival` from counts, with the unit and the words of the schema."""
     (time,) = (column for column in schema.of_outcome.values() if column.kind == TIME)
     return Survival(ends, sums, deviation, time.unit, time.happened or HAPPENED, floor, counted)
 

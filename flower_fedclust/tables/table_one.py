@@ -17,13 +17,13 @@ from flower_fedclust.tables.schema import MEASURED, Column
 
 Floats = NDArray[np.float64]
 
-#: The most clusters whose Table One is printed and shown on pages. With more it is too wide, and only in files.
+#: With more clusters than this, Table One is too wide to be printed or shown on a page, and is only saved in files.
 WIDEST_TABLE = 8
-#: The text of a cell about which nothing may be said.
+#: The text of a cell whose number may not be printed.
 NOTHING = "–"
-#: The line of standardized mean differences.
+#: The label of a line of standardized mean differences.
 SMD = "  SMD to the rest"
-#: A spreadsheet runs a cell that begins like this.
+#: A spreadsheet runs a cell that begins with one of these as a formula.
 _RUN = tuple("=+-@\t\r")
 _LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -44,11 +44,11 @@ class TableOne:
     Parameters
     ----------
     heading : tuple of str
-        The names of the columns; the first one is of the labels.
+        The headings of the columns; the first column holds the labels of the lines.
     lines : tuple of tuple of str
         A label, and a cell for each other column.
     notes : tuple of str
-        What a reader has to know, in sentences.
+        Sentences that a reader needs to understand the numbers.
     """
 
     heading: tuple[str, ...]
@@ -110,7 +110,7 @@ class TableOne:
 
 
 def _as_label(text: str) -> str:
-    """Return a label with a quote in front if a spreadsheet would run it."""
+    """Return a label, with a quote in front if a spreadsheet would run it as a formula."""
     return f"'{text}" if text.startswith(_RUN) else text
 
 
@@ -139,7 +139,7 @@ def lines_of_sizes(
 ) -> list[tuple[str, ...]]:
     """Return the lines about sizes: the numbers of rows (unless the sums count clients), and the shares.
 
-    In ``counts``, ``noise`` and ``shares`` the total is last.
+    In ``counts``, ``noise`` and ``shares``, the last entry is about all rows.
     """
     lines = []
     hidden = shares.is_hidden
@@ -177,10 +177,10 @@ def lines_of_column(
     ends : sequence of float
         The bounds of a measured column.
     numbers : mapping of str to Estimate
-        The numbers of each cluster; all rows come last.
+        The estimates of each cluster; the last entry is about all rows.
     smd : mapping of str to (differences, errors)
     few : ndarray of bool
-        Which groups are too small for any number.
+        Which groups have too few rows to print any number.
     """
 
     def cells(said: Sequence[str]) -> list[str]:
@@ -222,8 +222,8 @@ def standardized(
     """Return the standardized mean difference of each cluster from the rest, and the deviation of its noise.
 
     The unit is the root of the mean of the two variances; a share p has the variance ``p (1 - p)``.
-    The difference is NaN where a mean or a standard deviation is only a limit, where noise leaves
-    open whether the unit is 0, or where the floor hides a share.
+    The difference is NaN if a mean or a standard deviation is only a limit, if the unit may be 0
+    because of noise, or if the floor hides a share.
     """
     if own_spread is None or rest_spread is None:
         variances = [share.value * (1 - share.value) for share in (cluster, rest)]

@@ -1,8 +1,8 @@
-"""Numbers of a description as people write them, with their uncertainty.
+"""The numbers of a description as text, with their uncertainty.
 
-Two rules hold for every function here. A number is printed with as many digits as its error leaves,
-and rounding never makes an interval shorter than it is. Where noise leaves a number open, a limit
-is printed ("at most 3%"), and not a value that looks exact.
+Two rules hold for every function here. A number has no more digits than its error allows, and
+rounding never makes an interval shorter than it is. If noise leaves a number open, a limit is
+printed ("at most 3%") instead of a value that looks exact.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 def round_edges(edges: Floats, *, whole: bool, ends: bool) -> Floats:
     """Return ascending edges that can be written in few digits.
 
-    Each edge is rounded to a power of ten that is small compared with the gaps beside it (at least
-    1 if ``whole``). The outer two are moved outwards, and only if ``ends``; otherwise they stay as
-    they are.
+    Each edge is rounded to a multiple of a power of ten that is small compared with the gaps beside
+    it (at least 1 if ``whole``). If ``ends``, the first and the last edge are rounded outwards;
+    otherwise they are not changed.
     """
     gaps = np.diff(edges)
     least = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
@@ -62,8 +62,8 @@ def plain(value: float, decimals: int | None = None) -> str:
 def with_error(value: float, error: float) -> str:
     """Format "value ± error" with as many digits as the error leaves.
 
-    The error is rounded up, and by how much rounding has moved the value, so the printed interval
-    holds the exact one.
+    The error is increased by as much as rounding has moved the value, and then rounded up. So the
+    printed interval contains the exact one.
     """
     if not error > 0:
         return plain(value)
@@ -76,7 +76,7 @@ def with_error(value: float, error: float) -> str:
 def _as_printed(value: float, error: float) -> tuple[float, float, int]:
     """Return a value and its error as they are printed, and the number of decimals; the error must be above 0."""
     decimals = -math.floor(math.log10(error))
-    if error * 10**decimals < 3:  # 1 or 2 would be a coarse number
+    if error * 10**decimals < 3:  # rounding to 1 or 2 would be coarse
         decimals += 1
     if decimals > 15:
         return value, error, decimals
@@ -88,7 +88,7 @@ def _as_printed(value: float, error: float) -> tuple[float, float, int]:
 def shows_a_difference(difference: float, error: float) -> bool:
     """Tell whether a difference still exceeds its error after both are rounded for print.
 
-    A difference that is not printed (NaN) passes.
+    Returns True if the error is 0 or unknown (NaN).
     """
     if not error > 0:
         return True
@@ -113,7 +113,8 @@ def fewer(fewer_than: float, high: float, unit: str = "") -> str:
     Parameters
     ----------
     fewer_than : float
-        The number of rows below which it is known to be; infinite where sums do not count rows.
+        The number of rows below which the count is known to lie; infinite if the sums do not count
+        rows.
     high : float
         The limit of the share, 0 to 1.
     unit : str
@@ -238,7 +239,8 @@ def mean(
 ) -> str:
     """Describe a mean: a limit if one bound clips, and "within the bounds" if both do.
 
-    No printed interval reaches beyond a bound. The unit is left out where a heading already has it.
+    No printed interval reaches beyond a bound. ``with_unit=False`` leaves the unit out, if a
+    heading has it.
     """
     unit, within = f" {column.unit}" if column.unit and with_unit else "", ""
     if math.isinf(low) and math.isinf(high):
@@ -248,7 +250,7 @@ def mean(
         _, up, _ = (
             (value, math.ceil(error), 0) if column.kind == "date" else _as_printed(value, error)
         )
-        # An end at a bound is no news.
+        # A limit that is at a bound says nothing new, and is left out.
         low = -math.inf if value - up <= ends[0] else value - error
         high = math.inf if value + up >= ends[1] else value + error
         if math.isinf(low) and math.isinf(high):
@@ -270,7 +272,7 @@ def mean(
 
 
 def spread(value: float, error: float, low: float, high: float) -> str:
-    """Format a standard deviation: a lower limit where values are clipped, an upper one where noise reaches 0."""
+    """Format a standard deviation: as a lower limit if values are clipped, as an upper limit if it may be 0."""
     if math.isinf(high):
         return f"at least {_rounded(low, error, up=False)}" if low > 0 else "unknown"
     if error > 0 and value - error <= 0:
