@@ -5,12 +5,12 @@ A SuperNode with rows of its own takes these keys from its node config, never fr
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
 - ``subject-column``: the column that says which person a row is about, if a person may have several rows; by default
   the schema's
-- ``query``: SQL; ``data`` is then the database to ask, or "duckdb://" for files
+- ``query``: an SQL query for the rows; ``data`` is then the database, or "duckdb://" if the query names files
 - ``schema``: a file that says what is public about the columns; runs with another schema are refused
 - ``consent``: kinds of messages that may leave without noise, separated by commas: "sums" (the default), "centers",
   "codes", "rows"
-- ``strategies``: the strategies that it takes part in; by default all that its consent allows
-- ``evaluation``: whether it evaluates models on its rows (false by default)
+- ``strategies``: the strategies that the SuperNode takes part in; by default all that its consent allows
+- ``evaluation``: whether the SuperNode evaluates models on its rows (false by default)
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def load(context: Context) -> ClientData:
 
 
 def consent(context: Context) -> Consent:
-    """Return what the site answers: everything in a simulation; for rows of its own, sums unless it allows more."""
+    """Return what the client answers: everything in a simulation; for a SuperNode's own rows, sums by default."""
     site = context.node_config
     if "data" not in site:
         return Consent()
@@ -79,7 +79,7 @@ def consent(context: Context) -> Consent:
 
 
 def noise_seed(context: Context) -> int | None:
-    """Return the seed of the noise of simulated rows, if the run has one; a site's own rows never have one."""
+    """Return the run's seed of the noise, if rows are simulated; noise for a SuperNode's own rows has no seed."""
     seed = given(context.run_config, "noise-seed")
     if seed is None or "data" in context.node_config:
         return None

@@ -22,7 +22,7 @@ from flower_fedclust.tables import Schema
 
 
 def given(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key, or None if it is empty; a text that reads like a number becomes a number."""
+    """Return the value of a key, or None if it is empty; a text such as "3" or "0.5" becomes a number."""
     value = config.get(key, "")
     if value == "":
         return None
@@ -66,13 +66,13 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schema(config: Mapping[str, Any]) -> Schema | None:
-    """Return what is public about the columns: TOML, or the name of a TOML file on the server's machine."""
+    """Return the schema of the columns, from TOML, or from a TOML file on the server's machine."""
     given_schema = text(config, "schema")
     return None if given_schema is None else Schema.of(given_schema)
 
 
 def settings(config: Mapping[str, Any], n_clients: int | None) -> RunSettings:
-    """Return what the run config decides about every strategy of the run."""
+    """Return the settings that hold for every strategy of the run."""
     seed = given(config, "noise-seed")
     if seed is not None and text(config, "dataset") is None:
         raise ValueError(
@@ -88,7 +88,7 @@ def settings(config: Mapping[str, Any], n_clients: int | None) -> RunSettings:
 
 
 def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
-    """Return the rows of a simulated data set; in a deployment, only the server's public rows."""
+    """Return which rows a simulation reads; in a deployment, only the server's public rows."""
     if (dataset := text(config, "dataset")) is None:
         columns, label_column = listed(text(config, "columns")), text(config, "label-column")
         public = text(config, "server-data")
@@ -107,8 +107,8 @@ def rows_choice(config: Mapping[str, Any], n_clients: int | None) -> RowsChoice:
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
-    """Return the rows of all simulated clients; the server's process and the clients' processes get the same."""
-    # Whose file may be at the server alone.
+    """Return the rows of all simulated clients, the same in the server's process and in the clients' processes."""
+    # The schema's file may exist only on the server's machine, and reading the rows does not need it.
     choice = replace(rows_choice(config, n_clients), schema=None)
     n_clusters = numbers_of(number_of_clusters(str(config["n-clusters"])))[1]
     return _simulated_rows(

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from flower_fedclust.numerics.validity import ClusterNumber, PeakNumber
     from flower_fedclust.privacy.report import PrivacyReport
 
-#: The number of clients in a rehearsal.
+#: The number of clients in a rehearsal (a run on made-up rows).
 N_CLIENTS = 4
-#: Bounds for strategies that need one with an epsilon, if none is given.
+#: The bounds on made-up rows for strategies that need a bound if they have an epsilon, if the user gives none.
 BOUNDS = {"max_norm": 1.0, "max_l1_norm": 2.0, "max_code_norm": 1.0}
 
 NColumns = Annotated[int, typer.Option(help="How many columns the rows have.")]
@@ -80,7 +80,7 @@ def explain(
     )
     report = rehearse(strategy, values, n_columns, schema, secure=secure)
     entry = find(strategy)
-    # Without the roles of the site's generator: ``name`` for :class:`~module.name`.
+    # In the terminal, :class:`~module.name` becomes ``name``.
     description = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", inspect.getdoc(entry.strategy) or "")
     if as_json:
         print_json({**about(strategy, entry), "description": description, **report.to_dict()})
@@ -118,10 +118,11 @@ def rehearse(
     name : str
         The strategy.
     parameters : mapping
-        Its parameters; required ones that are missing are taken from its example.
+        The strategy's parameters. Required ones that are missing are taken from the strategy's
+        example.
     n_columns : int
     schema : str or Path, optional
-        Then tables are made up that fit the schema.
+        If given, the rehearsal uses made-up tables that fit the schema.
     secure : bool, default=False
     """
     import numpy as np
@@ -137,7 +138,7 @@ def rehearse(
 
     check_integer("n_columns", n_columns, at_least=1)
     example = dict(find(name).example)
-    if schema is not None:  # its preparation finds the bounds
+    if schema is not None:  # the schema's preparation bounds the rows
         example = {
             key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")
         }
@@ -153,9 +154,9 @@ def rehearse(
     if strategy.min_clients is not None:
         strategy.min_clients = min(strategy.min_clients, N_CLIENTS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about clusters that made-up rows do not have
+        warnings.simplefilter("ignore")  # warnings that made-up rows have no clusters
         clients = rows[1:]
-        if strategy.privacy_unit == "subject":  # a row stands for a person
+        if strategy.privacy_unit == "subject":  # each row is a person
             is_raw = known is not None
             clients = [
                 ClientData(client_rows, raw=is_raw, subjects=np.arange(len(client_rows)))
@@ -220,11 +221,11 @@ def audit_by_name(
     false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
-    """Audit a strategy, given by name, on made-up rows; parameters that it requires are made up if they are missing.
+    """Audit a strategy, given by name, on made-up rows; missing required parameters are made up.
 
     The rows have ``n_columns`` columns. ``runs``, ``seconds`` and ``false_alarm`` limit the audit,
-    as in :func:`flower_fedclust.checking.audit`. ``show`` is whether to show a progress bar; by
-    default one is shown in a terminal.
+    as in :func:`flower_fedclust.checking.audit`. ``show`` says whether to show a progress bar; by
+    default, only a terminal shows one.
     """
     from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.engine.progress import bar
@@ -248,11 +249,12 @@ def audit_by_name(
 def made_up_strategy(
     name: str, parameters: Mapping[str, Any], n_columns: int, *, n_public: int = 20
 ) -> ProtocolStrategy:
-    """Return a strategy with these parameters, completed by those of its example and by a bound if it needs one.
+    """Return a strategy with these parameters; missing ones are taken from its example.
 
-    ``n_public`` public rows are drawn from a normal distribution if the strategy needs any. If the
-    strategy refuses the parameters, they have an epsilon, and a bound on the rows is missing, then
-    the bounds in :data:`BOUNDS` are added; else the ValueError is raised again.
+    If the strategy needs public rows, ``n_public`` are drawn from a normal distribution. If the
+    strategy refuses the parameters although they have an epsilon, and a bound on the rows is
+    missing, the bounds in :data:`BOUNDS` are added. In all other cases the ValueError of the
+    strategy is raised.
     """
     import numpy as np
 
@@ -357,7 +359,7 @@ def choose_k(
 def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
     """Draw the measures against the number of clusters as a PNG, and return its path.
 
-    The chosen number is marked if the choice is clear.
+    If the choice is clear, the chosen number is marked.
     """
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 

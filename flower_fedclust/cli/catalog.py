@@ -1,4 +1,4 @@
-"""The lines of ``fedclust list`` about this package's strategies: grouped by purpose, the best first, one line each.
+"""The lines of ``fedclust list`` about this package's strategies, by purpose, the best strategy first.
 
 The lines are written here, and not taken from the classes, because importing every strategy takes
 seconds. A test compares them with what the classes declare.

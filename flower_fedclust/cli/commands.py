@@ -115,7 +115,7 @@ def list_strategies(
         entries = strategies()
         table.add_row("[bold]From other packages[/bold]")
         for name in others:
-            if name in entries:  # strategies that cannot be loaded are left out with a warning
+            if name in entries:  # others cannot be loaded; a warning says so
                 table.add_row(
                     f"  {name}", _units_in_words(entries[name].units), entries[name].summary
                 )
@@ -356,7 +356,7 @@ def compare(
 
 
 def _show_comparison(rows: list[dict[str, Any]], out: Path) -> bool:
-    """Print the means, the verdicts and what has no result, and write the page; return whether any run has none."""
+    """Print the means, the verdicts and the runs without a result; write the page; tell if a run has no result."""
     from flower_fedclust.harness.compare import Results
     from flower_fedclust.harness.folder import LEFT_OUT
     from flower_fedclust.harness.run import print_lines
@@ -405,7 +405,8 @@ def _wide_console() -> Console:
 
 def main() -> None:
     """Run the command, and report a user's mistake in one sentence, without a traceback."""
-    # For module:Class in the working directory; last, so that no file there shadows a library.
+    # So that module:Class finds modules in the working directory. It comes last, so that no file there hides a
+    # library.
     sys.path.append("")
     try:
         app()
@@ -424,9 +425,9 @@ def main() -> None:
 
 
 def _as_typed(message: str) -> str:
-    """Return a message in which parameters have the names of the options, as the user has typed them."""
+    """Return a message in which each parameter has the name of the option that the user typed for it."""
     if ".toml" in message:
-        return message  # in a file they have their own names
+        return message  # in a file, parameters have their own names
     commands = cast(click.Group, typer.main.get_command(app)).commands.values()
     names = {
         param.name: param.opts[0]
@@ -435,7 +436,8 @@ def _as_typed(message: str) -> str:
         if param.opts[0].startswith("--")
     }
 
-    # At the start of a message, or a word that is no English word; "max_norm=3" is typed like this after --set.
+    # A parameter is the first word before " is ", or a word with "_". "max_norm=3" is kept, because it is typed so
+    # after --set.
     return re.sub(
         r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)",
         lambda item: names.get(item[0], item[0]),

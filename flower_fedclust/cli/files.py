@@ -12,10 +12,10 @@ import typer
 
 from flower_fedclust.cli.options import IdColumn
 
-#: A larger share of values beyond a column's bounds is reported.
+#: If more than this share of a column's values lies beyond the bounds, it is reported.
 MOST_BEYOND = 0.05
 
-#: Entries of the rows that are given clusters at a time.
+#: How many entries (rows times columns) are given their clusters at a time.
 PREDICTED_ENTRIES = 2**20
 
 schema_app = typer.Typer(
@@ -172,7 +172,7 @@ class Predicted:
     """How many rows of a file have a cluster, and why the others have none."""
 
     n_rows: int
-    left_out: dict[str, int]  #: Reason -> how many rows have no cluster for it.
+    left_out: dict[str, int]  #: Reason -> how many rows it leaves without a cluster.
     unused: list[str]  #: The columns of the file that the model does not know.
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ class Predicted:
 def predict_file(
     folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None
 ) -> Predicted:
-    """Write the cluster of every row of a file into a new CSV file, by the model in a folder.
+    """Find the cluster of every row of a file with the model in a folder; write the clusters into a new CSV file.
 
     Each line has the number or id of the row, its cluster and, if it has none, the reason. Columns
     are found by name.
@@ -242,7 +242,8 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
     placed = reasons == ""
     if not placed.any():
         return -1, reasons
-    # A usable row takes the place of each unusable one, so that row numbers in errors match the file.
+    # Each unusable row is replaced by a usable one, so that all rows keep their numbers and errors name the right
+    # row.
     full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
     if isinstance(model, TableModel):
         places = model.model.predict(model.preparation.transform(full, **about))
@@ -254,9 +255,10 @@ def _clusters_of(batch: Any, model: Any, columns: list[str]) -> tuple[Any, Any]:
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
     """Return for each row why it cannot have a cluster, by its first unusable column; "" if it can.
 
-    ``columns`` are the columns that the model needs. A value is unusable if it is infinite, or
-    missing where the schema does not take gaps, or a category that the schema does not list. The
-    columns are read from last to first, so that the reason of the first one is what remains.
+    ``columns`` are the columns that the model needs. A value is unusable if it is infinite, if it
+    is missing although the schema does not accept gaps, or if it is a category that the schema does
+    not list. The columns are read from last to first, so that the first column's reason replaces
+    all others.
     """
     import numpy as np
     import pandas as pd
@@ -332,7 +334,7 @@ def write_app(folder: str | Path, api: str = "message") -> Path:
         if api == "strategy":
             text = text.replace("fc.MessageStrategy(strategy)", "strategy")
         (path / name).write_text(text, encoding="utf-8")
-    # The version that is installed.
+    # The license of the installed version.
     terms = distribution("flower-fedclust").read_text("licenses/LICENSE")
     (path / "LICENSE").write_text(terms or "Apache-2.0\n", encoding="utf-8")
     return path

@@ -127,7 +127,7 @@ def given_parameters(
 
 
 def rows_source(dataset: str | None, data: Path | None) -> str | Path:
-    """Return the data set or the file that was named; raise a ValueError unless it is exactly one of them."""
+    """Return the data set or the file that the user named; raise a ValueError unless exactly one is named."""
     if (dataset is None) == (data is None):
         raise ValueError(
             "give either a data set or a file of your own: --dataset NAME or --data FILE."

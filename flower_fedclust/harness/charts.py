@@ -115,7 +115,7 @@ class Chart:
 
     @property
     def name(self) -> str:
-        """The title with the scenario before it, for readers who meet the chart alone."""
+        """The scenario and the title, so that a chart can be understood without the page around it."""
         return f"{self.about}: {self.title}"
 
     @cached_property

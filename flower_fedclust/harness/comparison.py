@@ -142,7 +142,8 @@ class Comparison:
     server_data: Path | None = None
     #: How many public rows are drawn from the data; by default 20 per cluster.
     n_server_rows: int | None = None
-    #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
+    #: How rows are spread over clients; by default "iid". Not allowed if a file or folder says which client has which
+    #: row.
     partitions: tuple[str, ...] = ()
     n_clients: int = 10
     #: The number of clusters, or several numbers to try; by default as many clusters as each data set has classes.
@@ -197,7 +198,7 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the strategies that were given by name (others were given as objects)."""
+        """The names of the strategies that were given by name; strategies given as objects are left out."""
         return tuple(strategy for strategy in self.strategies if isinstance(strategy, str))
 
     def trials(self) -> list[Trial]:
@@ -459,7 +460,7 @@ class Comparison:
             return ()  # a package is missing: the trials of this data set fail and say so
 
     def _check_partitions(self) -> None:
-        """Raise a ValueError for an unknown partition, or for one of rows whose clients are already known."""
+        """Raise a ValueError for an unknown partition, or for any partition if the rows already have clients."""
         for partition in self.partitions:
             parsed_scheme(partition)
         says = self._file_says_whose
@@ -668,7 +669,7 @@ def _path(key: str, value: Any) -> Path:
 
 
 def _schema(key: str, value: Any) -> Path | Schema:
-    """Return a setting as the path of a schema file, or as a schema if its text or its object was given."""
+    """Return a setting as the path of a schema file; the text of a schema becomes a Schema."""
     is_file = isinstance(value, Path) or (isinstance(value, str) and "\n" not in value)
     return _path(key, value) if is_file else Schema.of(value)
 

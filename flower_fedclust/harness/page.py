@@ -226,8 +226,8 @@ def _facts(scenario: Scenario) -> str:
 def gap_to_pooled(scenario: Scenario, contender: Contender) -> tuple[str, float] | None:
     """Return the distance of a contender from the best pooled reference, as text and as a number to sort by.
 
-    It is a difference for measures where more is better, and a ratio for a cost. None if there is
-    no reference, or if this contender is the reference.
+    The distance is a difference if larger values of the measure are better, and a ratio if the
+    measure is a cost. Returns None if there is no reference, or if this contender is the reference.
     """
     top, quality = scenario.quality(scenario.reference), scenario.quality(contender)
     if top is None or quality is None or contender is scenario.reference:
@@ -237,7 +237,7 @@ def gap_to_pooled(scenario: Scenario, contender: Contender) -> tuple[str, float]
             (f"× {quality.mean / top.mean:.3g}", quality.mean / top.mean) if top.mean > 0 else None
         )
     gap = quality.mean - top.mean
-    # The condition avoids "-0.000".
+    # A small negative gap would become "-0.000".
     return (f"{gap:+.3f}".replace("-", "−") if abs(gap) >= 0.0005 else "0.000"), gap
 
 

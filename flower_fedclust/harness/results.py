@@ -628,7 +628,7 @@ class Scenario:
 
     @property
     def other_costs(self) -> list[str]:
-        """The strategies whose cost cannot be compared, each with where it measures its cost."""
+        """The strategies whose cost cannot be compared, each followed by where it measures its cost."""
         costs = {}
         for contender in self.federated:
             if not contender.has_comparable_cost and contender.spread("cost_per_row") is not None:
@@ -750,7 +750,7 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     ended = {
         folder.name: json_object(folder / "run.json") for folder in sorted(path.glob("runs/*/"))
     }
-    # files beside a finished run do not count
+    # a folder counts only if it has the name of its own trial: results that went beside another one do not count
     rows |= {key: row for key, row in ended.items() if row.get("key") == key}
     trials = []
     for key, row in rows.items():

@@ -342,7 +342,10 @@ def _save(
 
 
 def _folder_for(folder: Path) -> Path:
-    """Return the folder of a strategy in a run's own folder, without the report of an attempt that ended early."""
+    """Return the folder for a strategy's result; the report of an attempt that ended early is removed from it.
+
+    If the folder holds anything else that is not a result, a free folder beside it is returned.
+    """
     if not folder.exists():
         return folder
     if (folder / _FAILURE).exists():

@@ -197,8 +197,9 @@ def _progress(
 ) -> Iterator[Callable[[int], object]]:
     """Show how many runs are done, and yield a function that takes the number of finished runs.
 
-    There is a bar where a bar can be seen. Otherwise ``announce`` gets a line from time to time,
-    with an estimate of how much time is left. ``progress=False`` shows nothing.
+    This is a progress bar if there is a terminal, or if ``announce`` is None. Otherwise
+    ``announce`` is called with a line from time to time, which estimates how much time is left.
+    ``progress=False`` shows nothing.
     """
     if is_shown(progress) or progress is False or announce is None:
         with bar("runs", n_runs, progress, n_done) as says:
@@ -501,7 +502,7 @@ def _run_in_processes(
 
 @contextmanager
 def _script_left_alone(trial: Trial) -> Iterator[None]:
-    """Keep a new process from running the user's script, unless the script defines what the trial needs."""
+    """Within the block, new processes do not run the user's script, unless it defines what the trial needs."""
     script = vars(sys.modules["__main__"])
     is_needed = trial.entry.strategy.__module__ == "__main__" or trial.data.startswith("__main__:")
     path = None if is_needed else script.pop("__file__", None)

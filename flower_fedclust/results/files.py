@@ -139,7 +139,10 @@ class _Description(_Fields):
 
     @model_validator(mode="after")
     def _one_for_each_client(self) -> Self:
-        """Check that each client has one file; a deployment has no labels, and so no numbers of rows."""
+        """Check that there is one file for each client, and a number of rows for each.
+
+        A deployment has no labels, and so no numbers of rows.
+        """
         n_clients = len(self.clients)
         if len(self.files) != n_clients:
             raise ValueError(f"files has length {len(self.files)}, and clients {n_clients}")

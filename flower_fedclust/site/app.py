@@ -1,4 +1,4 @@
-"""A site's client: every question passes the policy, and every answer is in the ledger before it leaves.
+"""A site's client: it checks every question by the policy, and enters every answer into the ledger first.
 
 The server may send anything, so this module treats each message as hostile. If a site does not
 answer, the server hears one word, "refused" or "failed"; the reason, which may depend on rows, is
@@ -84,16 +84,17 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", FitRes, EvaluateRes)
 
-#: The only words that a server gets if a site does not answer. The audit log uses the same words.
+#: If a site does not answer, the server is told one of these words. It is told more only if a study waits for
+#: approval, or if its message has another version's format. The audit log uses the same words.
 REFUSED, FAILED = "refused", "failed"
 
-#: Names of two tasks in the ledger: a model was evaluated on the rows; a model was received and not evaluated.
+#: The names of two tasks in the ledger: the site has evaluated a model on its rows, or has received a model only.
 EVALUATE, RECEIVE = "evaluate", "receive"
 
-#: The most times that a computation may begin, if its process keeps ending before it has answered.
+#: The most times that a computation is begun, if its process ends each time before there is an answer.
 ATTEMPTS = 2
 
-#: Entries of the ledger for an answer without arrays, and for an evaluation.
+#: What the ledger says about an answer without arrays; and about an evaluation.
 _NOTHING: dict[str, Any] = {
     "arrays": [],
     "epsilon": 0.0,
@@ -110,8 +111,8 @@ EVALUATED = _NOTHING | {
 def load_rows(settings: SiteSettings) -> ClientData:
     """Read the rows that ``site.toml`` names.
 
-    Raises a DataError if the label column has more different values than the settings allow: it may
-    then hold names.
+    Raises a DataError if the label column has more different values than the settings allow,
+    because it may hold names.
     """
     from flower_fedclust.data.files import read_source
 
@@ -153,7 +154,8 @@ class Site:
     ----------
     settings : SiteSettings
     load : callable, optional
-        Returns the rows; by default they are read from where the settings say.
+        A function that returns the rows; by default, the rows are read from the file or database in
+        the settings.
     """
 
     def __init__(
@@ -186,17 +188,17 @@ class Site:
 
     @property
     def outline(self) -> Outline:
-        """What the site knows of its table before a charge.
+        """What the site may use about its table before a charge.
 
-        Its columns, and bounds on its numbers of rows and persons.
+        These are the columns, and bounds on the numbers of rows and persons.
 
-        It was written when the site started, or last looked at its rows. Raises Refused if there
-        were too few rows then: the site answers nothing, not even its name.
+        The outline was written when the site started, or when it last looked at its rows. Raises
+        Refused if there were too few rows then: such a site answers nothing, not even its name.
         """
         outline = read_outline(self.kept, self._table_asked) or self.data.outline
         self._check_enough(outline)
         policy, limits = self.settings.policy, self.settings.limits
-        # A sample of persons may have any number of rows.
+        # A sample of rows has at most policy.sample rows. A sample of persons may have any number of rows.
         most = limits.most_rows if policy.sample is None or outline.n_subjects else policy.sample
         return replace(
             outline,
@@ -228,7 +230,7 @@ class Site:
 
     @property
     def data_set(self) -> str:
-        """The name under which the ledger adds up budgets."""
+        """The name under which the ledger adds up what runs have spent on these rows."""
         return self.settings.data_set or self.settings.data
 
     @property
@@ -278,8 +280,8 @@ class Site:
     def check_kept(self, *, whole: bool = False) -> None:
         """Raise a LedgerError if answers are kept that the ledger does not know.
 
-        This is checked once per process; with ``whole`` it is checked again, and the content of
-        each answer as well.
+        This is checked once per process. With ``whole`` it is checked again, and so is the content
+        of each answer.
         """
         if whole or not self._has_checked:
             self.kept.check(self.ledger.entries, whole=whole)
@@ -288,7 +290,7 @@ class Site:
     def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
         """Save the first model that a run shares, with the site's labels and a report of what has left the site.
 
-        If that fails, the audit log says why, and the server does not hear of it.
+        If that fails, the audit log says why, and the server is not told.
         """
         run = str(config.get("run") or context.run_id)
         try:
@@ -308,8 +310,8 @@ class Site:
     def note(self, event: str, **facts: Any) -> None:
         """Write a line into the site's audit log, and into Flower's log.
 
-        Texts from others are shortened and made printable. A full audit log replaces the one before
-        it.
+        Texts from others are shortened and made printable. A full audit log is renamed, and
+        replaces the older one.
         """
         facts = {name: printable(value) for name, value in facts.items()}
         words = ", ".join(
@@ -326,7 +328,7 @@ class Site:
 
 
 class _SiteApp(ClientApp):
-    """The site as Flower's ClientApp; about an error outside the client, too, the server hears one word."""
+    """The site as Flower's ClientApp. Even about an error outside the client, the server gets only one word."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(client_fn=site.client)
@@ -336,7 +338,7 @@ class _SiteApp(ClientApp):
         try:
             return super().__call__(message, context)
         except Exception as error:
-            # For example, of a full disk: its message names a path of the site.
+            # The error may be a full disk, whose message would name a path at the site.
             with suppress(OSError):
                 self._site.note("failed", run=str(context.run_id), reason=_why(error))
             raise RuntimeError(FAILED) from None
@@ -366,7 +368,7 @@ class _SiteClient(Client):
         )
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Keep a shared model, or evaluate a model: once per run, and only if the policy allows it."""
+        """Keep a model that the run shares, or evaluate a model once per run, if the policy allows it."""
 
         def compute(client: ProtocolClient) -> EvaluateRes:
             loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(ins.config))
@@ -383,7 +385,7 @@ class _SiteClient(Client):
         compute: Callable[[ProtocolClient], Answer],
         without_answer: Callable[[dict[str, Any]], Answer],
     ) -> Answer:
-        """Return the answer; if there is none, return the one word about the reason that the server may know.
+        """Return the answer; if there is none, a reply with the one word that the server may know.
 
         Parameters
         ----------
@@ -394,7 +396,7 @@ class _SiteClient(Client):
         compute : callable
             Computes the answer with a client.
         without_answer : callable
-            Returns a reply that has facts and no arrays.
+            Returns a reply with facts and without arrays.
         """
         site, context, config = self.site, self.own_context, ins.config
         name = site.settings.name
@@ -453,17 +455,18 @@ class _SiteClient(Client):
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
     ) -> bytes:
-        """Judge, charge, compute and keep, in this order, under the run's lock; return the answer's bytes.
+        """Judge a message, charge it, compute and keep the answer, in this order; return the answer's bytes.
 
-        Only what follows the charge sees rows. An answer that was given before is returned again,
-        if the question is the same.
+        Only the steps after the charge see rows. If the same question was answered before, that
+        answer is returned again.
         """
         site, context, run, task = self.site, self.own_context, about["run"], about["task"]
         names = self._strategies_of(about, config)
-        # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
+        # These tasks have answers of their own: a site that comes back during a run enrols in a round that also asks
+        # for something else.
         is_other = task in (ENROL, EVALUATE, RECEIVE)
         step = "" if is_other else step_of(config)
-        # A masked answer is the answer of its round; the other steps of a secure sum reveal nothing about rows.
+        # The step "mask" of a secure sum is the answer of its round; the other steps reveal nothing about rows.
         is_step = step not in ("", "mask")
         about["task"] = f"{SECURE} {step}" if is_step else task
         name = (
@@ -524,9 +527,9 @@ class _SiteClient(Client):
         """Compute an answer, and return its bytes once they and the ledger are on the disk.
 
         If the client fails before the charge, nothing that it did depends on values of rows, so the
-        audit log may say more. After the charge, the server hears "failed" only. The answer and the
-        client's memory are kept together, so that a restart in between computes the answer again
-        from the same memory.
+        server may be told "refused". After the charge, it is told only "failed". The answer and the
+        client's memory are written together. So if the site restarts before that, it computes the
+        answer again from the same memory.
         """
         site, context = self.site, self.own_context
         remembered = dict(context.state)
@@ -535,8 +538,8 @@ class _SiteClient(Client):
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
-            # Nothing before the charge depends on the values of rows, so the error may say more: the message makes no
-            # sense, or the client missed an earlier round.
+            # Nothing before the charge depends on the values of rows, so the site may refuse: the message makes no
+            # sense, or the client has missed an earlier round.
             is_early, error = gate.entry is None, client.error
             says_nothing = isinstance(error, UnitError) or not isinstance(error, DataError)
             if is_early and isinstance(error, ProtocolError | ValueError) and says_nothing:
@@ -546,7 +549,7 @@ class _SiteClient(Client):
         if entry is None:
             raise _Failed("it was computed without a charge.")
         if entry["task"] == ENROL:
-            # A client that enrols forgets other runs. What was restored belongs to this run.
+            # A client that enrols forgets what it remembered. What was restored belongs to this run, and is put back.
             for key, record in remembered.items():
                 context.state.setdefault(key, record)
         if entry.get("sent"):
@@ -565,7 +568,7 @@ class _SiteClient(Client):
         return content
 
     def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """Return the strategies that the run names; raise Refused if the site does not take part in such a run."""
+        """Return the strategies that the run names; raise Refused if the site does not take part in this run."""
         named = str(self.own_context.run_config.get("strategy", ""))
         check_names(strategy=named)
         names = [name.strip() for name in named.split(",") if name.strip()]
@@ -573,7 +576,8 @@ class _SiteClient(Client):
         if about["round"] is None:
             raise Refused("the message does not say which round it belongs to.")
         if "schema" in config and self.site.outline.schema is None:
-            # Whether the rows fit a schema tells something about them, and a server could try any schema.
+            # Whether the rows fit a schema reveals something about them, and a server could try one schema after
+            # another.
             raise Refused(
                 "the run has a schema, but site.toml names none; name the one that the sites agreed on."
             )
@@ -603,16 +607,17 @@ class _SiteClient(Client):
 
 
 class _Gate:
-    """Asks the budget and charges the ledger before anything is computed; a client's Consent.
+    """The Consent of a client: it checks the budget and charges the ledger before anything is computed.
 
     Parameters
     ----------
     site : Site
     run : str
     former : dict or None
-        The ledger's entry of an earlier computation of the same answer, if it was cut off.
+        The ledger's entry of an earlier computation of the same answer that was interrupted, if
+        there was one.
     about : mapping
-        The part of a new entry that the message determines.
+        The fields of a new entry that follow from the message.
     """
 
     says_what_failed = False
@@ -667,7 +672,7 @@ class _Gate:
             raise
 
     def charge(self, judged: dict[str, Any], again: Callable[[], None] = lambda: None) -> None:
-        """Write the entry, if the answer is still within the budget: other runs may have spent some meanwhile."""
+        """Write the entry, if the answer is still within the budget: other runs may have spent some of it meanwhile."""
         ledger, former, settings = self.site.ledger, self.former, self.site.settings
         with ledger.locked():
             again()
@@ -689,9 +694,10 @@ class _Failed(Exception):  # noqa: N818
 
 
 def _kept_answer(entry: Mapping[str, Any], kept_run: KeptRun, asked: str) -> bytes | None:
-    """Return the kept answer to the same question; None if its process ended while it computed, and it may try again.
+    """Return the kept answer to the same question; None if it was never finished and may be computed again.
 
-    Raises Refused if the question differs, and _Failed if the answer failed before.
+    Raises Refused if the question differs from the former one, and _Failed if the former
+    computation failed.
     """
     kept = kept_run.answer(entry["answer"])
     if entry["asked"] != asked:
@@ -724,7 +730,7 @@ def _number(value: Any) -> int | None:
 
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
     """Return a hash of a question: its settings and its arrays."""
-    # The number of clients asked is not part of the question: a round that is asked again may find fewer.
+    # The number of clients is not part of the question: when a round is repeated, fewer clients may be left.
     question = {key: value for key, value in config.items() if key != "n_clients"}
     question_hash = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())
     for tensor in tensors:

@@ -1,9 +1,9 @@
 """Check whether an answer is within the policy, from the site's own clipping and its own ledger.
 
-The server announces a plan of noise, and may lie. So the site computes the noise multiplier of each
-array from its own bound on how far a row can move it, compares it with the plan, and converts the
-whole plan into an epsilon. A run is charged with all that it announced, not with what it has used:
-when a run stops may depend on its outputs.
+The server announces a plan of noise, and may lie. So for each array, the site computes the noise
+multiplier from its own bound on how far one row can move the array, and compares it with the plan.
+Then it converts the whole plan into an epsilon. A run is charged for all that it announced, not for
+what it has used, because the moment at which it stops may depend on its outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused, whom
 from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
 
-#: Entries of the ledger for arrays that leave without noise.
+#: What the ledger says protects an array that leaves without noise.
 UNCOVERED, COUNTED = "nothing", "number of rows, which the guarantee does not hide"
 
 #: Tolerance for rounding when a sum of budgets is compared with a limit.
@@ -40,9 +40,10 @@ class OverBudget(Refused):
 class Spent:
     """The budget that a data set has spent."""
 
-    epsilon: float = 0.0  #: The sums of epsilon and of delta over all runs.
+    epsilon: float = 0.0  #: epsilon and delta are sums over all runs
     delta: float = 0.0
-    #: The part of epsilon that the site cannot check: noise of the server, or shares of other clients.
+    #: The part of epsilon that rests on noise that the site cannot check: the server's noise, or the shares of noise
+    #: of other clients.
     claimed: float = 0.0
     n_evaluations: int = 0
 
@@ -50,7 +51,8 @@ class Spent:
 def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
     """Return what a data set has spent, over all runs in a ledger.
 
-    Each run counts with all that it announced, because when it stops may follow from its outputs.
+    Each run counts with all that it announced, because the moment at which it stops may depend on
+    its outputs.
     """
     runs: dict[str, tuple[float, float, bool]] = {}
     n_evaluations = 0
@@ -74,9 +76,9 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
 
 
 def uncovered(arrays: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return which kinds of data leave without noise, as the line of a study names them.
+    """Return which kinds of data leave without noise, by the names that the operator sees when approving a study.
 
-    ``arrays`` are the arrays of a ledger's entry.
+    ``arrays`` holds the arrays of one entry of the ledger.
     """
     named = {ROW_COUNT for array in arrays if array.get("covered") == COUNTED}
     return named | {
@@ -104,8 +106,8 @@ class Budget:
     def judge(self, request: Request) -> dict[str, Any]:
         """Return the entry of the ledger for an answer; raise Refused if the answer may not leave.
 
-        The entry has the keys ``arrays``, ``epsilon``, ``delta``, ``unit``, ``is_claim`` (whether
-        the site has to believe that others add noise) and ``plan``.
+        The entry has the keys ``arrays``, ``epsilon``, ``delta``, ``unit``, ``plan`` and
+        ``is_claim``, which says whether the site has to believe that others add noise.
         """
         self.policy.check_task(request)
         self._check_masked(request)
@@ -173,11 +175,11 @@ class Budget:
     def _plan(self, request: Request) -> Plan | None:
         """Return the run's plan of noise; None if it announces none.
 
-        The first message announces it, and every other message has to repeat it. Raises Refused if
-        the policy does not accept it.
+        The first message with noise announces the plan, and every later message has to repeat it.
+        Raises Refused if the policy does not accept the plan.
         """
         plans = (entry["plan"] for entry in self.run if entry["arrays"] and entry["plan"])
-        # Answers without noise may come before the plan.
+        # Answers without noise may precede the first message that announces a plan.
         announced = next(plans, digest(request.plan))
         if digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
@@ -200,7 +202,8 @@ class Budget:
                 f"policy lists {', '.join(self.policy.relations)}."
             )
         if self.policy.sample is not None and plan.unit == "record" and "replace" in relations:
-            # A row that comes stands elsewhere than the row that goes, so that rows between them change places.
+            # In a sample, a new row stands at another place than the row that it replaces, so all rows between them
+            # move.
             raise Refused(
                 "the run's guarantee is for a row that is replaced where it stands, and in a sample other rows change "
                 "places with it; a site with sample in its policy takes part in runs for add-or-remove only."
@@ -212,7 +215,7 @@ class Budget:
         return plan
 
     def _check_row_count(self, request: Request, sent: Sent) -> None:
-        """Raise Refused if an array would show the number of rows despite its noise, and the policy forbids that."""
+        """Raise Refused if an array would reveal the number of rows, and the policy forbids that."""
         shows = (sent.per == "row" or request.is_derived) and not sent.kept_as
         if shows and not self.policy.row_count and sent.reveals not in self.policy.unprotected:
             raise Refused(
@@ -221,7 +224,7 @@ class Budget:
             )
 
     def _without_noise(self, request: Request, plan: Plan | None, sent: Sent) -> str:
-        """Return the entry for an array without noise of its own; raise Refused if it may not leave."""
+        """Return what the ledger says about an array without noise of its own; raise Refused if it may not leave."""
         if sent.kept_as:
             return "kept at the site"
         if request.is_derived:
@@ -241,7 +244,7 @@ class Budget:
         )
 
     def _with_noise(self, request: Request, release: Release, moved: Bound) -> dict[str, Any]:
-        """Return the entry for an array with noise, which a share of the plan pays for."""
+        """Return what the ledger says about an array with noise, including the share of the plan that pays for it."""
         sample = release.sample
         if sample is not None and (
             moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]
@@ -258,10 +261,10 @@ class Budget:
         }
 
     def _check_plan(self, plan: Plan, arrays: Sequence[Mapping[str, Any]]) -> None:
-        """Raise Refused if a share of the plan would be spent more often than announced, or not as it was composed.
+        """Raise Refused if a share of the plan would be spent too often, or in a way that the plan does not allow.
 
-        The arrays of one reply depend on one sample of rows, and the plan composes each share once
-        in a round.
+        All arrays of a reply depend on the same sample of rows, and the plan assumes that a round
+        spends each share once.
         """
         shares = [array["share"] for array in arrays if "multiplier" in array]
         if len(set(shares)) < len(shares):
@@ -283,7 +286,8 @@ class Budget:
     def _epsilon(self, plan: Plan | None) -> float:
         """Return the epsilon that the run costs.
 
-        For all that it announced, so that nothing that the server learns changes it.
+        It covers all that the run announced, so that it does not depend on anything that the server
+        learns.
         """
         if plan is None:
             return 0.0

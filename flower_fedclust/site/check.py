@@ -1,4 +1,4 @@
-"""Find everything that is wrong with a site's setup, without starting or writing anything."""
+"""Find everything that is wrong with a site's setup; nothing is started or written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from flower_fedclust.site.supernode import check_flower, check_options
 if TYPE_CHECKING:
     from flower_fedclust.engine.client_data import ClientData
 
-#: The oldest and the newest Python, major and minor, with which a site is tested.
+#: The oldest and the newest version of Python (major, minor) with which a site is tested.
 PYTHONS = ((3, 11), (3, 13))
 
-#: Stand-ins for missing or wrong settings, so that the other settings can be checked.
+#: Values that replace missing or wrong settings, so that all other settings can still be checked.
 STAND_IN = {"name": "unnamed", "data": "missing"}
 
 TABLES: dict[str, type[BaseModel]] = {
@@ -41,8 +41,8 @@ TABLES: dict[str, type[BaseModel]] = {
 def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
     """Return all that is wrong with a site's setup, each as a sentence with the place and the remedy.
 
-    ``options`` are the options of ``flower-supernode``: keys and certificates are checked if they
-    name any.
+    ``options`` are the options of ``flower-supernode``. If they name keys or certificates, these
+    are checked, too.
     """
     problems: list[str] = []
     with _collected(problems):
@@ -62,7 +62,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         problems.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
     settings, wrong = _settings(content, site_toml.absolute())
     problems += wrong
-    # imported here, because the import needs a supported version of Flower
+    # imported only here, because the import needs a supported version of Flower
     from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 
     if not is_name(settings.name):
@@ -84,10 +84,10 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
 
 
 def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
-    """Return the settings, and the findings about wrong ones, which are replaced by defaults.
+    """Return the settings, and the findings about wrong settings; each wrong one is replaced by a default.
 
-    So one wrong key does not hide what is wrong with all others. An unknown key is answered with
-    the nearest known one.
+    So one wrong key does not hide what is wrong with the others. The finding about an unknown key
+    names the nearest known one.
     """
     wrong: list[str] = []
     try:
@@ -116,7 +116,7 @@ def _settings(content: dict[str, Any], path: Path) -> tuple[SiteSettings, list[s
 
 
 def _of_masks(settings: SiteSettings) -> Iterator[str]:
-    """Yield findings about secure sums: keys that the site does not pin, and shares of noise without masks."""
+    """Yield findings about secure sums: no public keys of other sites are set, or noise is shared without masks."""
     policy = settings.policy
     if policy.secure is not None and settings.peers is None:
         yield (
@@ -133,9 +133,9 @@ def _of_masks(settings: SiteSettings) -> Iterator[str]:
 def _of_options(options: Sequence[str]) -> Iterator[str]:
     """Yield the findings about the options of ``flower-supernode``.
 
-    Keys must be keys of a node that only the site's account can read, and certificates must not
-    have expired. If all of that is right and an address is given, the SuperLink is asked whether it
-    lets the site in.
+    Key files must hold keys of a node and be readable by the site's account only, and certificates
+    must not have expired. If nothing is wrong and an address is given, the SuperLink is asked
+    whether it lets the site in.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -183,8 +183,8 @@ def _of_options(options: Sequence[str]) -> Iterator[str]:
 def _of_folder(settings: SiteSettings) -> Iterator[str]:
     """Yield the findings about a site's folder: its modes, its ledger, its studies and its budget.
 
-    Files must be readable by the site's account only. Ledger, head and kept answers must agree, and
-    some budget must be left.
+    Files must be readable by the site's account only. The ledger, its head and the kept answers
+    must agree, and some budget must be left.
     """
     from flower_fedclust.site.budget import ROUNDING, spent
     from flower_fedclust.site.kept import Kept
@@ -216,7 +216,7 @@ def _of_mode(path: Path, mode: int) -> Iterator[str]:
         return
     about = path.stat()
     if os.geteuid() != about.st_uid == 0 and os.access(path, os.R_OK) and not about.st_mode & 0o037:
-        return  # a secret that is mounted for the site's group
+        return  # a mounted secret that the site's group may read
     if about.st_uid != os.geteuid():
         yield f"{path} belongs to another account; run this check as the site's account, or chown {path}"
     elif stat.S_IMODE(about.st_mode) & 0o077:
@@ -226,10 +226,10 @@ def _of_mode(path: Path, mode: int) -> Iterator[str]:
 
 
 def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
-    """Return a site's rows (None if they cannot be read), and every reason why no run could be answered.
+    """Return a site's rows (None if they cannot be read), and every reason why the site could answer no run.
 
-    The reasons are about the policy, about the number of rows and persons, and about columns that
-    do not fit the schema.
+    The reasons are in the policy, in the number of rows or persons, or in columns that do not fit
+    the schema.
     """
     from flower_fedclust.site.app import load_rows
 

@@ -24,7 +24,7 @@ class StartsByDefault(TyperGroup):
     """A group of commands with a default: ``fedclust site site.toml`` means ``fedclust site start site.toml``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Put the default command before arguments that name none."""
+        """Put the default command in front if the arguments name no command."""
         if args and args[0] not in {*self.commands, "--help"}:
             args = ["start", *args]
         return super().parse_args(ctx, args)
@@ -39,7 +39,7 @@ ledger_app = typer.Typer(help="Show and check what has left this site.", no_args
 
 SiteToml = Annotated[Path, typer.Argument(help="The site.toml of the site.")]
 
-#: The columns of an export: first for an answer, then for each of its arrays.
+#: The columns of an export: first those about an answer, then those about each of its arrays.
 COLUMNS = (
     *("number", "time", "run", "round", "task", "study", "strategy", "app", "data_set"),
     *("epsilon", "delta", "unit", "is_claim"),
@@ -107,7 +107,7 @@ def start_site(
     data, reasons = checked_rows(settings)
     if data is None or reasons:
         raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
-    # Writes the outline of the table, which messages may read before the rows.
+    # Reading ``data`` writes the outline of the table, which the site uses for messages before it may look at rows.
     _ = Site(settings, lambda: data).data
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
@@ -267,7 +267,7 @@ def export(
 
 
 def _as_text(cell: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula: a server chooses the names of runs and studies."""
+    """Return a cell that no spreadsheet takes for a formula; names of runs and studies come from the server."""
     from flower_fedclust.site.policy import printable
 
     return (

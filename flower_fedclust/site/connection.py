@@ -7,18 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: Seconds that a SuperLink has for each answer.
+#: How many seconds the site waits for each answer of a SuperLink.
 PATIENCE = 10.0
 
-#: The time in seconds for which a SuperLink would take the site for connected if this process were killed meanwhile.
+#: If this process is killed before it has disconnected, the SuperLink takes the site for connected for this many
+#: seconds.
 HEARTBEAT = 30.0
 
 
 def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
-    """Yield why a SuperLink does not let the site in, with the remedy; nothing if it does.
+    """Yield why a SuperLink does not let the site in, and the remedy; nothing if it lets the site in.
 
-    ``named`` holds the options of ``flower-supernode`` with their values. If the site is already
-    connected it stays so, and the reason says so.
+    ``named`` holds the options of ``flower-supernode`` and their values. If the site is already
+    connected, it stays connected, and the reason says so.
     """
     address, authority = named["--superlink"], named.get("--root-certificates")
     try:
@@ -34,8 +35,8 @@ def refusals(named: Mapping[str, str], *, insecure: bool) -> Iterator[str]:
 def _come_and_go(address: str, authority: str | None, key: str | None, *, insecure: bool) -> None:
     """Activate the site's node, and deactivate it at once.
 
-    Raises whatever the connection raises. With a key, the node must be registered; without one, a
-    new key is registered for a moment, as Flower does.
+    Errors of the connection are not caught. With a key, the node must be registered. Without a key,
+    a new one is registered for a moment, as Flower does.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -49,7 +50,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
     if key is not None:
         private_key = load_ssh_private_key(Path(key).expanduser().read_bytes(), None)
         if not isinstance(private_key, EllipticCurvePrivateKey):
-            return  # another finding reports this
+            return  # check.py reports this
     public = public_key_to_bytes(private_key.public_key())
     signs: list[Any] = [
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
@@ -58,7 +59,7 @@ def _come_and_go(address: str, authority: str | None, key: str | None, *, insecu
     path = None if authority is None or insecure else str(Path(authority).expanduser())
     with FleetHttpClient.from_server_address(address, insecure, path, interceptors=signs) as client:
         client._client.timeout = PATIENCE
-        if key is None:  # as in Flower, a node without a key registers a new key
+        if key is None:  # a node without a key registers a new one, as in Flower
             client.RegisterNode(fleet.RegisterNodeFleetRequest(public_key=public))
         answer = client.ActivateNode(
             fleet.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)

@@ -1,8 +1,8 @@
 """The files of a site about a run: its answers, the client's memory between rounds, and the site's own result.
 
-A site that is restarted in the middle of a run has to give the same answer to a question that is
-asked again: computed anew, it would have other noise, and two draws of noise around one sum reveal
-more than one. So every answer is kept, in one SQLite file, together with what the client remembers.
+If a site is restarted during a run and a question is asked again, it must give the same answer. A
+new answer would have new noise, and two noisy values of one sum reveal more than one. So every
+answer is kept, in one SQLite file, together with what the client remembers between rounds.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from flower_fedclust.tables.schema import Schema
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
 
-#: The file in a site's folder, and the names that older versions used.
+#: The name of the file in a site's folder, and the names of what older versions wrote instead.
 FILE, OLDER = "kept.sqlite", ("runs", "table.json")
 
 #: The name under which the file holds a client's memory of a run. Answers have other names.
 MEMORY = "memory"
 
-#: The place of the outline of the table.
+#: The place in the file where the outline of the table is kept.
 TABLE = "table"
 
 #: Remedy for a file that cannot be read.
@@ -54,8 +54,8 @@ REMEDY = "restore it from a backup, or move it away: then the site refuses the r
 class Kept:
     """Everything that a site keeps, in a file that only the site's account can read.
 
-    Each run has a place in it, named by a hash of the run's name, because the name may come from
-    anybody.
+    Each run has a place in the file. The place is named by a hash of the run's name, because a
+    server chooses that name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,11 +73,11 @@ class Kept:
                 )
 
     def check(self, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
-        """Raise a LedgerError if an answer is kept that the ledger does not know.
+        """Raise a LedgerError if there is a kept answer that the ledger does not know.
 
-        Then lines of the ledger are missing.
+        In that case, lines of the ledger are missing.
 
-        With ``whole`` the content of each answer is compared with the hash in the ledger, too.
+        With ``whole``, the content of each answer is also compared with its hash in the ledger.
         """
         self.check_version()
         known: dict[tuple[str, str], str] = {}
@@ -105,7 +105,10 @@ class Kept:
                 )
 
     def forget_old_runs(self, keep_days: int) -> None:
-        """Remove runs that have had no answer for so many days, unless one is being computed. The ledger stays."""
+        """Remove the runs without an answer in the last ``keep_days`` days, and keep the ledger.
+
+        A run whose answer is being computed is not removed.
+        """
         oldest, last = time.time() - keep_days * 86400, dict[str, float]()
         for place, _, changed in self.store.names():
             last[place] = max(changed, last.get(place, changed))
@@ -147,8 +150,8 @@ class KeptRun:
     def keep(self, context: Context, answers: Mapping[str, bytes]) -> None:
         """Write answers, and the client's memory if it has changed; return when both are on the disk.
 
-        They are kept together or not at all. So an answer that was lost is computed again from the
-        memory that was there before.
+        Answers and memory are written together or not at all. So an answer that was lost is
+        computed again from the same memory as before.
         """
         known = _identities(context)
         if known == self._known and not answers:
@@ -181,7 +184,8 @@ def _identities(context: Context) -> dict[str, int]:
     }
 
 
-#: The number of locks that the runs of a site share: a server cannot make the site create a file for each run.
+#: The number of locks that all runs of a site share. With one lock for each run, a server could make the site create
+#: any number of files.
 N_LOCKS = 256
 
 
@@ -253,7 +257,7 @@ def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> 
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
 
 
-# The outline: facts about the table that need no look at a row.
+# The outline: facts about the table that messages may use before anybody looks at a row.
 
 
 def read_outline(kept: Kept, asked: str) -> Outline | None:
@@ -304,7 +308,7 @@ def save_result(
     config: Mapping[str, Any],
     arrays: Parameters,
 ) -> Path:
-    """Save a run's result at a site, as ``fc.load`` reads it, and return its folder; an earlier one is kept.
+    """Save a run's result at a site, for ``fc.load``, and return its folder; an earlier result is not replaced.
 
     Parameters
     ----------
@@ -315,7 +319,7 @@ def save_result(
     entries : sequence of mapping
         The ledger's entries of the run.
     context : Context
-        What the client remembers of the run is put into it.
+        The client's memory of the run is put into it.
     config, arrays : mapping, Parameters
         The message with the model.
     """
@@ -329,7 +333,7 @@ def save_result(
     model = Model.named(str(config.get("model"))).from_arrays(decode(arrays))
     if model.columns_ is None:
         model.columns_ = data.columns
-    # Places and labels that the client has computed in the run, or received.
+    # The places and the labels of rows that the client has computed or received during the run.
     answer, labels = data.cluster(model, _recalled(context, "places")), _recalled(context, "labels")
     result = Result(
         strategy=strategy,
@@ -352,7 +356,7 @@ def save_result(
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
     saved = result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
     for kind in ("clusters", "survival"):
-        if said := str(config.get(kind, "")):  # the limits of the message bound its length
+        if said := str(config.get(kind, "")):  # the limits on messages bound its length
             lines = "".join(f"{printable(line)}\n" for line in said.split("\n"))
             (saved / f"{kind}.txt").write_text(lines, encoding="utf-8")
     return saved
@@ -361,9 +365,9 @@ def save_result(
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
     """Return the privacy report of a run as one site's ledger gives it: what has left this site.
 
-    It may differ from the server's report. Noise multipliers are relative to the site's own
-    clipping; noise that others are said to add is called a promise; and what was charged but never
-    sent is marked.
+    It may differ from the server's report. Noise multipliers follow from the site's own clipping.
+    Noise that others are said to add is called a promise. An answer that was charged but never sent
+    is marked.
 
     Parameters
     ----------

@@ -1,12 +1,13 @@
 """The ledger of what has left a site: JSON lines that are only added; the hash of a line covers the line before.
 
-So nobody can change, remove or insert a line without changing the hash of every later one. A second
-file, the head, holds the number and the hash of the last line, which shows if lines are missing at
-the end. Every write waits for both files. So if a machine stops, the ledger may have one line more
-than the head, and never one less.
+So nobody can change, remove or insert a line without changing the hash of every later line. A
+second file, the head, holds the number and the hash of the last line, and so shows if lines are
+missing at the end. Every write goes first to the ledger and then to the head, and returns when both
+are on the disk. So if a machine stops, the ledger may have one line more than the head, but never a
+line less.
 
-Each line is one charge, or facts that were added to an earlier one (whether it was sent, and how
-large it was).
+Each line is one charge, the entry about an answer, or facts that were added to an earlier charge:
+whether the answer was sent, and how large it was.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from filelock import FileLock
 from flower_fedclust.engine.disk import make_private, open_private, wait_for_disk, wait_for_names
 from flower_fedclust.format import FORMAT, FormatError, check_format
 
-#: The hash that the first line follows.
+#: The hash that the first line covers in place of the hash of a line before it.
 START = "0" * 64
 
-#: Separates the hash from the rest of a line; the hash covers everything before it.
+#: This text separates the hash from the rest of a line; the hash covers everything before this text.
 MARK = b',"hash":"'
 
 
@@ -40,8 +41,8 @@ class LedgerError(ValueError):
 class Ledger:
     """A ledger in a file, with its head in a second file beside it.
 
-    Only :meth:`create` makes these files. ``entries`` holds every charge and its outcome, as of the
-    last :meth:`read`.
+    Only :meth:`create` makes these files. ``entries`` holds every charge and its outcome, as they
+    were at the last :meth:`read`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -56,7 +57,8 @@ class Ledger:
     def witness(self) -> str:
         """The number and the hash of the last line.
 
-        Whoever notes it can check later, with :meth:`has`, that the line is still there.
+        Anybody who has noted this text can check later, with :meth:`has`, that the line is still
+        there.
         """
         return f"{len(self._hashes)}:{self._hashes[-1]}"
 
@@ -82,10 +84,10 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Read the ledger and hold its lock, so that nobody writes between a decision and its entry.
+        """Read the ledger, and hold its lock, so that nobody else writes between a decision and its entry.
 
-        Raises a LedgerError as :meth:`read` does, or if the head is more than one line behind the
-        ledger.
+        Raises a LedgerError in the cases of :meth:`read`, and if the head is more than one line
+        behind the ledger.
         """
         if not self.path.parent.exists():
             raise self._missing()
@@ -102,7 +104,7 @@ class Ledger:
 
     def _lock(self) -> FileLock:
         """Return the lock of the ledger."""
-        # opened anew each time, because a lock from before a fork does not exclude the other process
+        # a new object each time, because one from before a fork does not exclude the other process
         return FileLock(f"{self.path}.lock", mode=0o600)
 
     def read(self) -> list[dict[str, Any]]:
@@ -111,7 +113,7 @@ class Ledger:
         Raises a LedgerError if a line was changed, added, removed or moved, or if lines are
         missing.
         """
-        # Read before the ledger: another process may be writing, and the ledger only grows.
+        # The head is read before the ledger: another process may be writing, and the ledger only grows.
         head = self._read_head()
         with self.path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -119,7 +121,7 @@ class Ledger:
                 raise LedgerError(f"{self.path} has become shorter; lines at its end were removed.")
             file.seek(self._n_bytes)
             fresh = file.read()
-        # A line without an end was being written when the machine stopped; nothing was computed for it.
+        # The machine stopped while a line without an end was written; nothing was computed for this line.
         *whole, _ = fresh.split(b"\n")
         for line in whole:
             self._take(line)
@@ -142,7 +144,7 @@ class Ledger:
 
     def _write(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Write a line with its number, a salt and its hash, then the head; return the line's facts."""
-        # The salt keeps witnesses from leaking anything: nobody can guess lines and compare hashes.
+        # Without the salt, somebody who knows a hash could guess the line and compare its hash.
         full = {"number": len(self._hashes) + 1, **facts, "salt": secrets.token_hex(16)}
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
         full["hash"] = _hash(self._last, body)
@@ -187,7 +189,7 @@ class Ledger:
         )
 
     def _take(self, line: bytes) -> None:
-        """Check one more line of the file, and add its entry to those that are known.
+        """Check one more line of the file, and take over its content.
 
         The line must be JSON in the format of the ledger, have the next number, and end with the
         hash of its content and of the line before it. Raises a LedgerError with the file and the
@@ -219,7 +221,7 @@ class Ledger:
         self._know(full)
 
     def _know(self, full: dict[str, Any]) -> dict[str, Any]:
-        """Take over a line that is on the disk."""
+        """Take over the content of a line that is on the disk, and return the content."""
         self._hashes.append(full["hash"])
         if "of" in full:
             self._by_line[full["of"]].update(

@@ -1,6 +1,8 @@
-"""Metrics for Prometheus and the health of a site, from its own files: the client's process ends with each message.
+"""Metrics for Prometheus, and the health of a site, in a process of their own.
 
-No label comes from a server. The process ends with the SuperNode that started it.
+All numbers are read from the site's own files, because the process of a client ends after each
+message. No label of a metric comes from a server. The process ends with the SuperNode that started
+it.
 """
 
 from __future__ import annotations
@@ -28,16 +30,18 @@ MISSING = (
     "site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table."
 )
 
-#: Labels for events of the audit log, and for reasons of refusals. All others become "other".
+#: The events of the audit log, and the reasons of refusals, that have labels of their own. All others are labeled
+#: "other".
 EVENTS = ("answered", "repeated", "refused", "failed", "result", "approved", "stopped")
 REASONS = ("policy", "budget", "limits", "approval", "stopped", "format")
 
-#: Steps to which seconds and megabytes of an answer are rounded up: exact numbers could tell more about the rows.
+#: The seconds and the megabytes of an answer are rounded up to one of these, because exact numbers could reveal more
+#: about the rows.
 SECONDS, MEGABYTES = (1, 10, 100, 1000, 10_000), (256, 1024, 4096, 16_384, 65_536)
 
 
 class Metrics:
-    """Metrics of a site: counts of what its audit log says, and what ledger and studies say when asked."""
+    """The metrics of a site: counts of the events in its audit log, and the present state of ledger and studies."""
 
     def __init__(self, settings: SiteSettings) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
@@ -75,11 +79,11 @@ class Metrics:
         self._page = make_wsgi_app(registry)
 
     def update(self) -> str:
-        """Read what is new, and return "" if the site can answer, or else one word about what is wrong.
+        """Read what is new; return "" if the site can answer, or else one word about what is wrong.
 
-        It counts the new lines of the audit log, then looks at the table, the studies and the
-        ledger. "table" means that the table cannot be read, and "files" that the site's own files
-        cannot be, or disagree.
+        The new lines of the audit log are counted, and then the table, the studies and the ledger
+        are checked. "table" means that the table cannot be read; "files" means that the site's own
+        files cannot be read, or disagree.
         """
         with self._lock:
             for line in self._new_lines():
@@ -105,7 +109,11 @@ class Metrics:
             return wrong
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the ledger's entries once ledger and kept answers agree; a message may be answered in between."""
+        """Return the ledger's entries, if the ledger and the kept answers agree.
+
+        They are compared a second time if they differ, because an answer may be written at this
+        moment.
+        """
         with suppress(LedgerError):
             self.site.kept.check(self.site.ledger.read())
             return self.site.ledger.entries
@@ -128,7 +136,7 @@ class Metrics:
             self.close()
 
     def close(self) -> None:
-        """Close the audit log; the next update opens it again, and counts it from its first line."""
+        """Close the audit log. The next update opens it again, and counts from its first line."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -198,7 +206,7 @@ def start_beside(site_toml: Path) -> None:
     """Start serving metrics in a process of its own; this process then becomes the SuperNode."""
     if find_spec("prometheus_client") is None:
         raise ImportError(MISSING)
-    if os.name != "posix":  # on other systems a process does not notice that its parent has ended
+    if os.name != "posix":  # elsewhere a process does not notice the end of its parent
         raise ValueError(
             "site.toml has a table [metrics], which this system does not support; remove the table."
         )

@@ -1,12 +1,13 @@
 """``site.toml``, written by the operator of a site: what the site is, what it answers, and what others may cost it.
 
 Each key is a field of one of four classes: :class:`SiteSettings` (the site and its rows),
-:class:`Policy` (which questions it answers), :class:`Limits` (what a message may cost) and
-:class:`MetricsSettings`.
+:class:`Policy` (which questions the site answers), :class:`Limits` (how much work a message may
+cause) and :class:`MetricsSettings`.
 
-How long an answer takes, or how much memory, would tell something about the rows. So a message is
-refused by its content and by bounds that the operator has made public, never by the rows. The
-system's limits for the process of a message are far higher.
+The time and the memory that an answer takes would reveal something about the rows. So whether a
+message is refused depends only on its content and on bounds that the operator has made public,
+never on the rows. The system also limits the process of each message, but these limits are far
+higher.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from flower_fedclust.privacy.accounting import Plan
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.tables.floors import FLOOR
 
-#: Largest lengths, in characters: a name (run, study, task, client half, text argument); all texts of a message
-#: together (schema, plan and so on); any text from others in a log, a ledger or a table.
+#: The most characters of: a name or a text argument (run, study, task, client half); all texts of a message together
+#: (schema, plan and so on); a text from others that is written into a log, the ledger or a table.
 LONGEST_NAME, LONGEST_TEXT, LONGEST_SAID = 200, 2**20, 500
 
-#: The largest binary exponent that a message may ask for. No float has a larger exponent.
+#: The largest binary exponent that a message may ask for; floats do not have larger ones.
 LARGEST_EXPONENT = 1100
 
-#: The tasks that ask for sums from which a run prints numbers of rows.
+#: The tasks whose sums a run uses to print numbers of rows.
 DESCRIBES = ("description", "plain_description", "survival", "plain_survival")
 
-#: Each entry of an array counts as 8 bytes, whatever its type: it may become a float64.
+#: The bytes for which an entry of an array counts, whatever its type, because it may become a float64.
 ENTRY = 8
 
 MEGABYTE = 10**6
@@ -51,12 +52,12 @@ Delta = Annotated[float, Field(gt=0, lt=1)]
 Number = Annotated[int, Field(ge=1)]
 
 
-#: Words that say whom an epsilon protects.
+#: Unit of protection -> the word for whom an epsilon protects.
 WHO = {"record": "row", "subject": "person"}
 
 
 class Refused(Exception):  # noqa: N818
-    """The site does not answer. The message is for its operator; the server hears one word."""
+    """The site does not answer. The message is for its operator; the server is told only one word."""
 
     kind = "policy"  #: The label under which the metrics count this refusal.
 
@@ -68,7 +69,7 @@ class TooMuch(Refused):
 
 
 class _Table(BaseModel):
-    """A table of ``site.toml``: keys that it does not know are errors."""
+    """Base of the tables of ``site.toml``: an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,18 +77,22 @@ class _Table(BaseModel):
 class Policy(_Table):
     """The questions that a site answers. docs/policy.md explains each key. The defaults are the careful choices."""
 
-    #: The strategies that the site takes part in, by default all that are installed. Only their client halves answer.
+    #: The strategies that the site takes part in, by default all that are installed. Only the client halves of these
+    #: strategies answer.
     strategies: tuple[str, ...] | None = None
     #: The tasks of these strategies that the site answers, by default all.
     tasks: tuple[str, ...] | None = None
-    #: The names of studies, one of which a run config must have under ``study``. The server chooses that name.
+    #: The names of studies: the run config must have one of these under ``study``. The server chooses what stands
+    #: there.
     studies: tuple[str, ...] | None = None
-    #: The kinds of messages that may leave without noise. Nothing limits what such messages tell together.
+    #: The kinds of messages that may leave without noise. Nothing limits what such messages together reveal.
     unprotected: tuple[Kind, ...] = ()
-    #: Whether the exact number of rows may leave if the guarantee is for rows that are replaced: as a count, as the
-    #: length of an array, and in anything computed from rows that carry noise. Only then refusals depend on it.
+    #: Whether the exact number of rows may leave, in runs whose guarantee is about rows that are replaced: as a
+    #: count, as the length of an array, or in anything computed from rows that carry noise. If it is false, no
+    #: refusal depends on the exact number.
     row_count: bool = False
-    #: How many times in total a model may be evaluated on the rows: its exact cost and table of classes.
+    #: How many times in total a model may be evaluated on the rows, which reveals its exact cost and its table of
+    #: classes.
     evaluations: Annotated[int, Field(ge=0)] = 0
     #: The largest budget of one run, for one row of this site.
     epsilon_per_run: Positive = 1.0
@@ -95,27 +100,31 @@ class Policy(_Table):
     #: The largest budget of all runs on a data set together, added up.
     epsilon: Positive = 1.0
     delta: Delta = 1e-6
-    #: The relations that a guarantee may use. It hides whether a row is there, or ("replace") only which of two rows it
-    #: is.
+    #: The neighboring relations that a run's guarantee may use. With "add-or-remove" the guarantee hides whether a
+    #: row is there, with "replace" only which of two possible rows is there.
     relations: tuple[Relation, ...] = ("add-or-remove",)
-    #: The least noise of any one array, relative to the largest change by one row, from the site's own clipping.
+    #: The smallest noise of an array, relative to the largest change that one row can make. The site computes this
+    #: change from its own clipping.
     least_noise_multiplier: Positive = 0.5
-    #: Into how many shares noise may be divided (noise="clients"); 1 means that all noise is the site's own.
+    #: Into how many shares the noise may be divided among clients (noise="clients"). With 1, this site adds all noise
+    #: itself.
     most_shares: Number = 1
     #: Whether sums may leave because the server promises to add noise. The site cannot check that.
     trusts_server_noise: bool = False
-    #: With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
+    #: With fewer rows than this, the site answers nothing. A refusal reveals nothing else about the number of rows.
     fewest_rows: Number = 50
-    #: The fewest persons, at a site with a subject_column.
+    #: With fewer persons than this, a site with a subject_column answers nothing.
     fewest_subjects: Number = 50
-    #: With more rows the site takes part with a fixed random sample of so many, so that it has no more weight. With a
-    #: subject_column it is a sample of persons, each with all rows.
+    #: A site with more rows than this takes part with a fixed random sample of so many rows, so that it has no more
+    #: weight than they give. With a subject_column, so many persons are drawn, each with all rows.
     sample: Number | None = None
-    #: The smallest number of rows that a run may print about clusters and their survival. The site believes the server.
+    #: The smallest number of rows that a run may print about clusters and their survival. The site believes what the
+    #: server says about this.
     floor: Annotated[int, Field(ge=0)] = FLOOR
-    #: The smallest number of clients that a round may ask. The site believes the server.
+    #: The smallest number of clients that a round may ask. The site believes the number that the server names.
     fewest_clients: Number = 2
-    #: "required": whatever depends on the rows leaves masked, for a secure sum; of the rest only what row_count allows.
+    #: "required": whatever depends on the rows leaves the site masked, for a secure sum, except for the number of
+    #: rows if row_count allows it.
     secure: Literal["required"] | None = None
     #: "studies": each study waits until the operator approves it, for at most seven days.
     approve: Literal["studies"] | None = None
@@ -123,7 +132,7 @@ class Policy(_Table):
     def check_run(self, strategies: list[str], study: str) -> None:
         """Raise Refused unless the site takes part in a run with these strategies and this study.
 
-        ``study`` and ``strategies`` are what the run config names, so the server has chosen them.
+        The run config names ``study`` and ``strategies``, so the server has chosen them.
         """
         if self.studies is not None and study not in self.studies:
             raise Refused(
@@ -144,7 +153,7 @@ class Policy(_Table):
                 )
 
     def check_floor(self, task: str, config: Mapping[str, Any]) -> None:
-        """Raise Refused if a run would print smaller numbers of rows about clusters than the policy's floor."""
+        """Raise Refused if a run would print numbers of rows below the policy's floor."""
         if task not in DESCRIBES:
             return
         arguments = parse_json(str(config.get("arguments", "{}")))
@@ -158,12 +167,13 @@ class Policy(_Table):
     def epsilon_of(self, plan: Plan) -> float:
         """Return the epsilon that a plan costs one row of the site.
 
-        In a sample, a row that comes or goes replaces another one.
+        If the site takes part with a sample, a row that is added or removed also moves another row
+        out of the sample, or into it.
         """
         return plan.epsilon_of_row(self.delta_per_run, in_sample=self.sample is not None)
 
     def known_rows(self, n_rows: int) -> int:
-        """Return the number of rows that refusals may depend on: the true one only if the policy makes it public."""
+        """Return the number of rows on which refusals may depend: the true one only if row_count is true."""
         return n_rows if self.row_count else self.fewest_rows
 
     def too_few(self, n_rows: int, n_subjects: int) -> Iterator[str]:
@@ -174,7 +184,7 @@ class Policy(_Table):
             yield f"has rows of {n_subjects} persons; fewest_subjects in the policy is {self.fewest_subjects}"
 
     def check_task(self, request: Request) -> None:
-        """Raise Refused unless the site answers this question, for so many clients and shares of noise."""
+        """Raise Refused unless the policy allows the task, the number of clients, and the shares of noise."""
         task = request.answer.task
         if self.tasks is not None and task not in self.tasks:
             raise Refused(
@@ -201,42 +211,46 @@ def whom(plan: Plan) -> Literal["record", "subject"]:
 
 
 def unit_of(entry: Mapping[str, Any]) -> Literal["record", "subject"]:
-    """Return whom an entry of a ledger protects; an entry that does not say so is about a record."""
+    """Return whom the guarantee in an entry of a ledger protects: a record, unless the entry names subjects."""
     return "subject" if entry.get("unit") == "subject" else "record"
 
 
 class Limits(_Table):
-    """Limits on what others may cost the site."""
+    """Limits on the work and the space that others may cost the site."""
 
-    #: The largest number of rows: a public bound, from which work is computed. With more the site does not start.
+    #: The largest number of rows: a public bound, from which work is computed. With more rows the site does not
+    #: start.
     most_rows: Number = 1_000_000
     #: The largest work of a message: ``most_rows``, times the entries of its arrays, times its steps.
     most_work: Positive = 1e14
-    #: The largest product of all numbers of things to make or repeat in a message, such as epochs or prototypes.
+    #: A message says how many things to make and how often to repeat something (prototypes, epochs): the largest
+    #: product of all these numbers.
     most_steps: Number = 1_000_000
     #: The largest size of a message; each entry of an array counts as 8 bytes.
     message_mb: Number = 64
     #: How many runs may begin within 24 hours, and how many answers a run may have.
     runs_per_day: Number = 50
     answers_per_run: Number = 10_000
-    #: The largest size of all kept messages and answers. A client's memory of rows, a few copies for each run, does not
-    #: count, because its size would show the number of rows.
+    #: The largest size of all kept messages and answers. What a client remembers of its rows, a few copies for each
+    #: run, does not count, because its size would reveal the number of rows.
     kept_mb: Number = 4096
     #: The largest size of ``audit.jsonl``. A full log replaces ``audit.1.jsonl``.
     log_mb: Number = 16
-    #: A larger table stays in its files, and is read in batches in every round: megabytes of its rows as numbers.
+    #: The size of the rows as numbers, in megabytes, above which the table stays in its files and is read in batches
+    #: in every round.
     rows_mb: Number = 1024
     #: The threads that compute an answer that is a sum over rows; by default one for each core.
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    #: Where such an answer is computed: "cuda" is a GPU, which gives the same bits.
+    #: Where answers that are sums over rows are computed. "cuda" means a GPU, which gives the same bits.
     device: Annotated[str, Field(pattern=r"^(cpu|torch|cuda(:\d{1,2})?)$")] = "cpu"
-    #: Memory and processor time of the process of one message. A computation that is ended counts as spent.
+    #: The memory and the processor time that the process of one message may use. If the system ends it, its answer
+    #: counts as spent.
     memory_mb: Number = 16_384
     cpu_seconds: Number = 3600
 
 
 class MetricsSettings(_Table):
-    """Where ``fedclust site`` serves metrics and its health."""
+    """Where ``fedclust site`` serves metrics and the health of the site."""
 
     address: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 9464
@@ -252,30 +266,31 @@ class SiteSettings(_Table):
     query: Annotated[str, Field(min_length=1)] | None = None
     #: The columns to cluster by; all by default.
     columns: tuple[str, ...] | None = None
-    #: A column of known classes, only for the evaluation. There is none by default, whatever a server asks for.
+    #: A column of known classes, used only for the evaluation. By default there is none, whatever a server asks for.
     label_column: str | None = None
     #: A column of row ids, for the site's own file of labels. It never leaves the site.
     id_column: str | None = None
-    #: A column that says which person a row is about, if a person may have several rows: text or integers; by default
-    #: the schema's. It never leaves the site. Runs that protect single rows are then refused.
+    #: A column of text or integers that says which person a row is about, if a person may have several rows; by
+    #: default the schema's. It never leaves the site. With such a column, runs that protect single rows are refused.
     subject_column: str | None = None
     #: A label column with more different values than this is refused: it may hold names or ID numbers.
     most_classes: Number = 20
-    #: A file that describes the columns. Runs with another schema are refused. Without it, any run with a schema is
-    #: refused, because whether rows fit a server's schema would tell something about them.
+    #: A file that describes the columns. Runs with another schema are refused. Without this file, every run with a
+    #: schema is refused, because whether rows fit a server's schema would reveal something about them.
     schema_file: str | None = Field(default=None, alias="schema")
-    #: The name under which the ledger adds up budgets, by default the path of the file. Files with the same people need
-    #: the same name.
+    #: The name under which the ledger adds up what runs have spent on these rows, by default the path of the file.
+    #: Files about the same people must have the same name.
     data_set: str | None = None
     #: Where the site keeps its ledger, answers and results.
     folder: str = "site"
     #: How long the answers and the memory of a run are kept, so that a run can continue after an interruption.
     keep_days: Number = 30
-    #: For secure sums: the public keys of the other sites, by name. By default the site believes the server.
+    #: For secure sums: the public keys of the other sites, by name. By default the site trusts the keys that the
+    #: server passes on.
     peers: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = None
     policy: Policy = Policy()
     limits: Limits = Limits()
-    #: Without this table there are no metrics.
+    #: Where metrics are served; without this table, there are none.
     metrics: MetricsSettings | None = None
 
     @field_validator("columns")
@@ -316,18 +331,18 @@ class SiteSettings(_Table):
             update={
                 "data": data,
                 "schema_file": schema,
-                # The URL without its password.
+                # By default the path, or the URL without its password.
                 "data_set": settings.data_set or re.sub("//[^@/]*@", "//", data),
                 "folder": str(base / settings.folder),
             }
         )
 
 
-# How much work others may cause.
+# Checks of how much work others may cause.
 
 
 def check_names(**names: str) -> None:
-    """Raise Refused unless each of these names is short and printable: they will stand in the ledger."""
+    """Raise Refused unless each of these names is short and printable, because the ledger will hold them."""
     for label, name in names.items():
         if len(name) > LONGEST_NAME:
             raise TooMuch(
@@ -340,9 +355,9 @@ def check_names(**names: str) -> None:
 def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
     """Raise Refused if a message is too large, or asks for too much work.
 
-    Work is rows times entries times steps: the most rows that the site may have, the entries of all
-    arrays of the message, and the product of the arguments that say how many things are made or how
-    often something is repeated. These arguments are called ``n_...``;
+    Work is rows times entries times steps. Rows are the most rows that the site may have. Entries
+    are counted over all arrays of the message. Steps are the product of all arguments that say how
+    many things are made or how often something is repeated. Such arguments are called ``n_...``;
     tests/site/test_site_limits.py checks that no task has others.
     """
     texts = sum(len(value) for value in config.values() if isinstance(value, (str, bytes)))
@@ -420,8 +435,8 @@ def check_run(
 ) -> None:
     """Raise Refused if a run may not begin, or may not have another answer.
 
-    ``entries`` are all entries of the ledger. The limits are on runs per day, on answers per run,
-    and on kept bytes.
+    ``entries`` holds all entries of the ledger. There are limits on the runs per day, on the
+    answers of a run, and on the bytes that are kept.
     """
     begun: dict[str, str] = {}
     for entry in entries:
@@ -460,7 +475,8 @@ def restrict_process(limits: Limits) -> None:
         import resource
     except ImportError:  # not a POSIX system
         return
-    # CUDA reserves addresses for all memory of the machine and of the card, so only what the process fills is limited.
+    # With CUDA, only the memory that the process fills is limited, because CUDA reserves addresses for all memory of
+    # the machine and of the card.
     of_memory = resource.RLIMIT_AS if limits.device == "cpu" else resource.RLIMIT_DATA
     for kind, most in (
         (of_memory, limits.memory_mb * MEGABYTE),

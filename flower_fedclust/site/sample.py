@@ -1,8 +1,9 @@
-"""A fixed random sample of a site's rows, in whatever order they are.
+"""A fixed random sample of a site's rows, which does not depend on the order of the rows.
 
 A site with many rows can take part with a sample, so that it has no more weight than it wants. All
-runs must get the same sample: different ones would reveal more rows with every run. And one row
-more or less must change the sample as little as possible, because the guarantee is about that.
+runs must get the same sample, because different samples would reveal more rows with every run. And
+if one row is added or removed, the sample must change as little as possible, because the privacy
+guarantee is about one such row.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from flower_fedclust.data.cells import numbers_in
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.secure.keys import Words, drawn
 
-#: Two words that stand for a missing entry.
+#: The two words of 64 bits that stand for a missing entry.
 _MISSING = np.array([0, 1], dtype=np.uint64)
 
 
 def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
-    """Return ``most`` of the rows, as a secret key draws them; without ids, the rows' numbers become their ids.
+    """Return ``most`` rows, which a secret key determines; rows without ids get their numbers as ids.
 
-    Every row has a place of its own that no other row changes, and the first ``most`` rows by place
-    are taken. So a row that is added, removed or replaced changes at most one other row of the
-    sample. The place follows from the row's id. Rows with the same id, or all rows if there are no
-    ids, are told apart by their entries. Rows that are equal in everything are interchangeable.
+    The key gives every row a random number that depends on no other row, and the ``most`` rows with
+    the smallest numbers are taken. So if one row is added, removed or replaced, at most one other
+    row of the sample changes. The number follows from the row's id. If there are no ids, or if rows
+    have the same id, it follows from the row's entries. Rows that are equal in everything are
+    interchangeable.
 
-    Where a person may have several rows, ``most`` of the persons are drawn in the same way, each
-    with all rows.
+    If a person may have several rows, ``most`` persons are drawn in the same way, each with all
+    rows.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ def sampled(data: ClientData, most: int, key: bytes) -> ClientData:
     most : int
         How many rows or persons to take.
     key : bytes
-        Only the site has it, so nobody else can compute which rows are in the sample.
+        A secret of the site, so that nobody else can compute which rows are in the sample.
     """
     if data.subjects is not None:
         places = drawn(key, data.subjects.words)
@@ -76,13 +78,13 @@ def _of_rows(data: ClientData, key: bytes, hashed: _Hashed, *, exactly: bool = F
 
 
 class _Hashed:
-    """Computes two words of 64 bits for each entry of a column: for a text, a keyed hash."""
+    """Computes two words of 64 bits for each entry of a column; for a text, these are a keyed hash."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = keys
 
     def alike(self, column: Any) -> Words:
-        """Return the same words for the number 1.5 and the text "1.5": the format of a file changes no sample."""
+        """Return words for each entry; 1.5 and "1.5" get the same, so that the format of a file changes no sample."""
         if _is_number(column):
             return _words_of_floats(column)
         words = self.exactly(column)
@@ -92,7 +94,7 @@ class _Hashed:
         return words
 
     def exactly(self, column: Any) -> Words:
-        """Return words that only equal entries share; they are computed from each entry's own text."""
+        """Return words that are the same only for equal entries; each follows from the entry's own text."""
         import pandas as pd
         from pandas.util import hash_array
 
@@ -105,9 +107,9 @@ class _Hashed:
 def _texts_of(column: Any) -> Any:
     """Return the text of each entry, whatever the other entries are.
 
-    One entry decides the type of a whole column: beside "x", 7 is text; beside a gap, 7.0; and
-    beside a time of day, dates are written with midnight. So 7, 7.0 and "7" have one text, and
-    times are written one by one.
+    In pandas, one entry can change the type of its whole column: beside "x", 7 becomes a text;
+    beside a gap, it becomes 7.0; and beside a time of day, dates get the time midnight. So 7, 7.0
+    and "7" must have the same text, and each time is written by itself.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
-"""The studies that a site takes part in. A person may have to approve each of them, and may stop it while it runs.
+"""The studies that a site takes part in. An operator may have to approve each one, and may stop it as it runs.
 
 A study is one run and what it announces: its name, strategies, schema and plan of noise. An
-approval is for one run. What may leave without noise stands in the line that a person approves, and
-nothing else leaves without noise.
+approval is for one run. The operator sees a study as one line of text and approves this line. It
+names all that may leave without noise, and nothing else leaves without noise.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ from flower_fedclust.site.policy import (
 
 State = Literal["waiting", "approved", "running", "stopped"]
 
-#: The number of days that a study waits for its approval, and an approval for its run.
+#: How many days a study waits for its approval, and how many days an approval waits for its run.
 DAYS = 7
 
-#: Facts that may leave without a release, besides the kinds of messages under ``unprotected`` in the policy.
+#: The names of two things that may leave without noise, besides the kinds of messages under ``unprotected`` in the
+#: policy.
 ROW_COUNT, EVALUATIONS = "the number of rows", "evaluations"
 
-#: The file with the studies in a site's folder, and the file that older versions wrote.
+#: The file with the studies in a site's folder, the name under which it holds them, and the file that older versions
+#: wrote.
 FILE, STUDIES, OLDER = "studies.sqlite", "study", "studies.json"
 
 #: Remedy for a file that cannot be read.
 REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
 
 
-#: The word that a server gets while a study waits.
+#: What the server is told while a study waits.
 WAITS = "waiting for approval of study {}; submit the same run again once the operator of the site has approved it"
 
 
 class Waiting(Refused):
-    """The study waits for its approval; in this case the server hears the words of the message."""
+    """The study waits for its approval. Only in this case the server is told the message of the error."""
 
     kind = "approval"
 
@@ -69,25 +71,25 @@ class Study:
     """The announcement of one run, and the operator's decision about it."""
 
     id: str
-    run: str  #: The run that asked last.
+    run: str  #: The last run that asked to take part.
     name: str
     strategy: str
-    schema: str  #: Digest of its schema; "" without one.
-    first_plan: str = ""  #: Digest of the plan of noise with which it enrolled; "" without one.
-    plan: str = ""  #: Digest of the plan that its rounds announced.
+    schema: str  #: Digest of the run's schema; "" without one.
+    first_plan: str = ""  #: Digest of the plan of noise when the run enrolled; "" if none.
+    plan: str = ""  #: Digest of the plan that the run's rounds announced.
     epsilon: float | None = None  #: The epsilon of the plan, as this site computes it.
     noise: str = ""  #: The party that adds the noise.
-    unit: Literal["record", "subject"] = "record"  #: Whom that epsilon is for.
-    #: Messages that may leave without a release of the plan.
+    unit: Literal["record", "subject"] = "record"  #: Whom epsilon protects.
+    #: The kinds of messages that may leave without noise.
     open: list[str] = field(default_factory=list)
-    used: list[str] = field(default_factory=list)  #: Messages that have left without a release.
-    #: Messages that a run has asked for without a release, and that ``open`` does not list.
+    used: list[str] = field(default_factory=list)  #: Kinds that have left without noise.
+    #: The kinds of messages that a run has asked for without noise although ``open`` does not list them.
     refused: list[str] = field(default_factory=list)
     state: State = "waiting"
-    since: float = 0.0  #: When it came into this state.
+    since: float = 0.0  #: When the study came into this state.
 
     def is_open(self) -> bool:
-        """Return whether another run that asks for the same may take the study over."""
+        """Return whether another run with the same announcement may take the study over."""
         return self.state in ("waiting", "approved") and not self.is_over()
 
     def is_over(self) -> bool:
@@ -99,7 +101,7 @@ class Study:
         self.state, self.since = state, time.time()
 
     def __str__(self) -> str:
-        """Return the study as one line; what the server chose is quoted, after all that the site has computed."""
+        """Return the study as one line: first what the site has computed, then in quotes what the server chose."""
         costs, without = (
             "no plan of noise announced",
             f"without noise: {', '.join(self.open) or 'nothing'}",
@@ -133,7 +135,7 @@ class Studies:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Study]]:
-        """Yield the studies, and write those that were changed, even if the decision ends in a refusal."""
+        """Yield the studies, and write all that the block has changed, even if it ends with a refusal."""
         refusal = None
         with self._store.changing():
             studies = self.read()
@@ -159,7 +161,7 @@ class Studies:
         Parameters
         ----------
         asked : Study
-            What the message says of itself.
+            What the message announces.
         task : str
             The name of the question.
         plan : str
@@ -169,7 +171,7 @@ class Studies:
         """
         needs = self.settings.policy.approve is not None
         if plan and needs:
-            # Computed outside the lock, because it takes up to seconds; the result is cached.
+            # The epsilon is computed outside the lock, because this may take seconds; the result is cached.
             self._priced(plan)
         with self._changing() as studies:
             study = next((study for study in studies if study.run == asked.run), None)
@@ -192,8 +194,8 @@ class Studies:
                 if study is None:
                     if not plan:
                         asked.open = _named(self.settings.policy, None)
-                    # If a run was refused in the middle, the line of the next run that asks for the same names the
-                    # reason.
+                    # If a run with the same announcement was refused in the middle, the line of this study names what
+                    # that run had asked for.
                     former = next(
                         (study for study in reversed(studies) if _asks(study) == _asks(asked)), None
                     )
@@ -211,7 +213,7 @@ class Studies:
     def _added(
         self, studies: list[Study], asked: Study, entries: Iterable[Mapping[str, Any]]
     ) -> Study:
-        """Add a study, and forget old ones that nobody has stopped; raise TooMuch if too many wait."""
+        """Add a study, and forget old ones unless they were stopped; raise TooMuch if too many wait."""
         oldest, limit = time.time() - self.settings.keep_days * DAY, ago(self.settings.keep_days)
         live = {entry["run"] for entry in entries if entry["time"] >= limit}
         studies[:] = [
@@ -235,7 +237,7 @@ class Studies:
     def _check_approved(self, study: Study, asked: Study, task: str, plan: str) -> None:
         """Raise Waiting or Refused unless a study is approved and the message asks for what was approved.
 
-        A plan that nobody has seen makes the study wait again.
+        If the message announces a plan that the operator has not seen, the study waits again.
         """
         if study.is_over():
             raise Refused(f"study {study.id} has been {study.state} for more than {DAYS} days.")
@@ -250,7 +252,7 @@ class Studies:
                 raise Refused(
                     f"the run announces another plan of noise than study {study.id}, which it began as."
                 )
-            if digest(plan) != (study.plan or study.first_plan):  # nobody has seen this plan
+            if digest(plan) != (study.plan or study.first_plan):  # the operator has not seen it
                 self._show(study, plan)
                 study.turn("waiting")
             study.plan = digest(plan)
@@ -270,8 +272,8 @@ class Studies:
     def _show(self, study: Study, plan: str) -> None:
         """Write into a study what a person has to see before approving it.
 
-        That is who adds the noise, what the plan costs one row or person here, and what may leave
-        without noise.
+        These are who adds the noise, what the plan costs one row or person of this site, and what
+        may leave without noise.
         """
         parsed, study.epsilon = self._priced(plan)
         study.noise, study.unit = parsed.noise, whom(parsed)
@@ -280,9 +282,9 @@ class Studies:
     def check_open(self, run: str, wanted: Iterable[str], *, is_first: bool) -> None:
         """Raise Waiting or Refused unless the study's line names all that would leave without noise.
 
-        ``wanted`` holds these kinds of data. ``is_first`` says that no array of the run has left
-        yet. The study then waits again, with a line that names them; later in a run, they are
-        refused.
+        ``wanted`` holds the kinds of data that would leave. If the line does not name one of them,
+        and no array of the run has left yet (``is_first``), the line is completed and the study
+        waits again. Later in a run, such data are refused.
         """
         if self.settings.policy.approve is None or not (wanted := set(wanted)):
             return
@@ -304,7 +306,7 @@ class Studies:
             raise Waiting(f"{WAITS.format(study.id)} ({reason}; its line names it now)")
 
     def check_running(self, run: str) -> None:
-        """Raise Stopped if the study of a run was stopped, which may happen while an answer is computed."""
+        """Raise Stopped if the study of a run was stopped, which can also happen while an answer is computed."""
         for study in self.read():
             if study.run == run and study.state == "stopped":
                 raise Stopped(f"the operator has stopped study {study.id}.")
@@ -339,10 +341,10 @@ def digest(text: str) -> str:
 
 
 def _named(policy: Policy, plan: Plan | None) -> list[str]:
-    """Return the kinds of messages that the policy allows to leave without noise, for the line of a study.
+    """Return the names of all that may leave without noise by the policy, for the line that shows a study.
 
-    With a plan, messages listed under ``unprotected`` are not included: they wait until a line
-    names them.
+    With a plan of noise, the kinds under ``unprotected`` are left out: a kind is added to the line
+    only when the run asks for it, and the study then waits again.
     """
     named: list[str] = [] if plan is not None else list(policy.unprotected)
     if (
@@ -365,7 +367,7 @@ def _quoted(said: str) -> str:
 
 
 def _asks(study: Study) -> tuple[str, ...]:
-    """Return what a study announces when it enrols; two runs with the same ask for the same."""
+    """Return what a study announces when it enrols, for comparing two studies."""
     return study.name, study.strategy, study.schema, study.first_plan
 
 

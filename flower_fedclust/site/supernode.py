@@ -1,9 +1,10 @@
 """A SuperNode that runs the package installed at the site, whatever code the server's app brings.
 
-A Flower app brings its code to the SuperNodes, so whoever may submit a run could have a SuperNode
-run anything. The SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder
-first on the PATH where these names start this module. It gives Flower's own process the site's
-client in place of the app's, and installs nothing.
+A Flower app brings its code to the SuperNodes, so anybody who may submit a run could make a
+SuperNode run any code. A SuperNode starts each task as a command that it finds on its PATH.
+``fedclust site`` puts a folder first on the PATH, in which the commands of these names start this
+module. The module gives Flower's own process the site's client instead of the app's, and installs
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-# Slow imports are inside functions: Flower gives up a process that does not report in time.
+# Slow imports are inside functions, because Flower gives up a process that does not report in time.
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
@@ -31,16 +32,16 @@ log = logging.getLogger(__name__)
 #: The versions of Flower, major and minor, whose SuperNode was reviewed and is tested.
 SUPPORTED = ("1.41", "1.42")
 
-#: The tasks that a SuperNode may start with an app's code. Both get the site's client.
+#: The commands with which a SuperNode would start an app's code. At a site, both run the site's client.
 TASKS = ("flwr-clientapp", "flwr-agentapp")
 
-#: Tasks that a site's SuperNode never starts.
+#: Commands that a site's SuperNode never starts.
 OTHER_TASKS = ("flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
 
-#: The module with Flower's command that starts a SuperNode.
+#: The module of Flower's command that starts a SuperNode.
 SUPERNODE = "flwr.supernode.cli.flower_supernode"
 
-#: Options of ``flower-supernode`` that would let an app bring code, or run it elsewhere.
+#: Options of ``flower-supernode`` that would let an app bring code or run it elsewhere -> why a site refuses them.
 CLOSED = {
     "--allow-runtime-dependency-installation": "it installs what an app asks for.",
     "--isolation": "a task must run as this command starts it.",
@@ -55,7 +56,7 @@ class UnsupportedFlower(ValueError):  # noqa: N818
 def check_flower() -> Any:
     """Return the module in which Flower's client process loads its app.
 
-    Raises UnsupportedFlower if the installed version is not one of those that were reviewed.
+    Raises UnsupportedFlower if the installed version of Flower has not been reviewed.
     """
     installed = version("flwr")
     if installed.rpartition(".")[0] not in SUPPORTED:
@@ -113,7 +114,8 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     supernode = shutil.which("flower-supernode", path=path)
     if supernode is None:
         raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")
-    # A client uses one thread. Set here, it need not import the libraries that could start more.
+    # A client uses one thread. This setting ensures it, so that the client need not import libraries to limit their
+    # threads.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, "PYTHONSAFEPATH": "1"}
     if "PYTHONPATH" in environment:
         folders = environment["PYTHONPATH"].split(os.pathsep)
@@ -131,7 +133,7 @@ def leave_working_directory_out() -> None:
 def main(site_toml: str, task: str, *arguments: str) -> None:
     """Answer one task of a SuperNode, with Flower's own client process and the site's client.
 
-    The SuperNode starts this by one of the names in :data:`TASKS`.
+    The SuperNode starts this function by a command in :data:`TASKS`.
     """
     if task not in TASKS:
         _site_of(site_toml).note(
@@ -139,7 +141,8 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
         )
         raise SystemExit(1)
     module = check_flower()
-    # The site's own line has the reason. Tracebacks would fill Flower's log with the server's words.
+    # The site's own audit log has the reason for a failure. Tracebacks would fill Flower's log with texts from the
+    # server.
     logging.getLogger("flower_fedclust.engine.client").setLevel(logging.CRITICAL)
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
@@ -157,7 +160,8 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
     module.get_load_client_app_fn = lambda **_: load
     module.install_from_fab = lambda *_, **__: None
     module.install_app_dependencies = _installs_nothing
-    # Flower's SuperNode commands share a module. This process needs no SuperNode, and so no database and no server.
+    # Flower's client process imports the module of the command for SuperNodes. This process does not need it, nor the
+    # database and the server that the module imports, so an empty module takes its place.
     command = sys.modules.setdefault(SUPERNODE, ModuleType(SUPERNODE))
     command.__dict__.setdefault("flower_supernode", None)
     sys.argv = ["flwr-clientapp", *arguments]

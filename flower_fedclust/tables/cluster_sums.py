@@ -57,9 +57,9 @@ def with_parts(preparation: Preparation, n_parts: int) -> Preparation:
 def _parts(column: Column, figures: Figures, n_parts: int) -> tuple[float, ...]:
     """Return the edges of the intervals in which a column's values are counted, in the table's units.
 
-    They are a compromise: half of them follow the quantiles of the rows, half divide the range
-    evenly. Where nothing was released about the rows, they are the bins of a histogram of the
-    range.
+    If quantiles of the column are known, the edges are a compromise between intervals that hold
+    equally many rows and intervals that are equally wide. Otherwise they are the edges of a
+    histogram of the range.
     """
     known = np.array(figures.quantiles or (figures.low, figures.high))
     even = (known - known[0]) / (known[-1] - known[0])

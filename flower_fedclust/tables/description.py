@@ -268,7 +268,7 @@ class Clusters:
         return TableOne(heading, tuple(lines), tuple(self._notes()))
 
     def _notes(self) -> list[str]:
-        """Return the notes on noise and on the floor that a reader of the numbers needs."""
+        """Return the notes of Table One: what "±" means, and which clusters the floor leaves out."""
         said = []
         if self.deviation > 0:
             said.append(f"± is {DEVIATIONS:g} standard deviations of the noise.")

@@ -195,7 +195,7 @@ def draft(table: Any, *, source: str) -> str:
 def _offer_time(columns: Mapping[str, _Drafted], table: Any, persons: Sequence[str]) -> None:
     """If one column is named like a time and another one like an event, offer a time-to-event column in comments.
 
-    If all rows of a person have one time, it is counted from one date of the person.
+    If all rows of a person have the same time, the draft counts it from one date of the person.
     """
     events = [
         name

@@ -70,7 +70,10 @@ def exponent_bins(values: Floats) -> NDArray[np.intp]:
 
 
 def _bins_of_codes() -> NDArray[np.intp]:
-    """Return the bin for each of the 4096 signs and exponents: the least exponents count as 0, the last one is NaN."""
+    """Return the bin for each of the 4096 pairs of a sign and an exponent.
+
+    Small exponents count as 0. The largest exponent, which floats use for NaN, gets the bin -1.
+    """
     exponents = np.arange(2048) - 1022  # 2^(e - 1) <= |value| < 2^e
     magnitudes = np.clip(exponents - LEAST_EXPONENT, 0, N_MAGNITUDES)
     magnitudes[-1] = -1 - N_MAGNITUDES

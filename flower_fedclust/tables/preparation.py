@@ -54,7 +54,7 @@ class Preparation:
     Attributes
     ----------
     places : dict of str to slice
-        The prepared columns that come from each column of the table.
+        For each column of the table, the prepared columns that it becomes.
     names : list of str
         The names of the prepared columns: "age", "work=public", "age is missing".
     n_columns : int

@@ -219,7 +219,7 @@ def standardized(
     own_spread: Estimate | None = None,
     rest_spread: Estimate | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return the standardized mean difference of each cluster from the rest, and the deviation of its noise.
+    """Return the standardized mean difference of each cluster from all other rows, and its noise's deviation.
 
     The unit is the root of the mean of the two variances; a share p has the variance ``p (1 - p)``.
     The difference is NaN if a mean or a standard deviation is only a limit, if the unit may be 0
@@ -252,7 +252,7 @@ def _line(label: str, cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _share(shares: Estimate, place: int) -> str:
-    """Format a share of one group; as a limit if the floor hides it."""
+    """Format a share of one group, or its limit if the floor hides the share."""
     if shares.is_hidden[place]:
         return _fewer(shares, place)
     return words.percent(float(shares.value[place]), DEVIATIONS * float(shares.error[place]))

@@ -97,7 +97,7 @@ def shows_a_difference(difference: float, error: float) -> bool:
 
 
 def percent(share: float, error: float) -> str:
-    """Format a share and its error in percent; as a limit where noise leaves open whether it is 0 or 100%."""
+    """Format a share and its error in percent, or as a limit if noise leaves open whether the share is 0 or 100%."""
     if share <= error and share + error >= 1:
         return "0 to 100%"
     if error > 0 and share - error <= 0:
