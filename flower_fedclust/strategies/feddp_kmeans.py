@@ -1,7 +1,7 @@
 """FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025): private k-means that starts well from a few public rows.
 
-P are the clients' rows, Q the server's, Pi spans the data subspace, xi are the projected centers
-and nu the centers.
+P are the clients' rows and Q the server's. The columns of Pi span the subspace in which the rows
+spread most; xi are the centers in this subspace, and nu the centers in all columns.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -40,7 +40,7 @@ from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Appendix G.4: the fractions of epsilon for steps 1 and 2, and for the sums and the counts of step 3.
+#: The fractions of epsilon for steps 1 and 2 of Algorithm 1, and for the sums and the counts of step 3 (appendix G.4).
 BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
     "record": (0.2, 0.2, 0.45, 0.15),
     "subject": (0.2, 0.2, 0.45, 0.15),
@@ -50,11 +50,15 @@ BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
 
 @dataclass(frozen=True)
 class Ball:
-    """Where the clients' rows lie: in a frame or, if a view moves them, in the smaller ball of that view."""
+    """A ball that holds the clients' rows.
+
+    It is the ball of the frame. If clients first transform their rows by a ``view``, it is the smaller ball of radius
+    ``view_radius`` that holds the transformed rows.
+    """
 
     frame: Frame
     view: Question | None = None
-    view_radius: float = 0.0  #: The radius of the view's ball, if there is a view.
+    view_radius: float = 0.0  #: Used only with a view.
 
     @property
     def radius(self) -> float:
@@ -84,9 +88,9 @@ class FedDPKMeans(ServerDataStrategy):
 
     Notes
     -----
-    By default the budget is divided as in appendix G.4. All Lloyd steps together take as much as
-    step 3. The steps that only the paper's proofs need (Algorithms 4 and 5, Lemma 16) are
-    "feddp-kmeans-proofs" of the second distribution.
+    By default the budget is divided as in appendix G.4. All Lloyd steps together take as much of it
+    as step 3 of Algorithm 1. The strategy "feddp-kmeans-proofs" of the second distribution adds the
+    steps that only the paper's proofs need (Algorithms 4 and 5, Lemma 16).
 
     References
     ----------
@@ -114,12 +118,12 @@ class FedDPKMeans(ServerDataStrategy):
         frame = Frame.around(server_data, centered=self.center_rows)
         ball, Q = Ball(frame), frame.enter(server_data)
 
-        # Algorithm 1, step 1: the projection onto the top k singular vectors of P.
+        # Algorithm 1, step 1: the projection onto the top k right singular vectors of P.
         Pi = yield from self._step_1(ball, Q)
         # Step 2: the number of rows that each server row stands for in the data subspace, and the centers there.
         xi = yield from self._step_2(ball, Q, Pi, Q @ Pi)
-        # Step 3: the centers in the original space. Pi has orthonormal columns, so that a row is nearest to Pi xi_r in
-        # the original space if it is nearest to xi_r in the subspace: this is a Lloyd step from the lifted centers.
+        # Step 3: the centers in all columns. It is a Lloyd step from the centers Pi xi_r: because Pi has orthonormal
+        # columns, a row is nearest to Pi xi_r in all columns if its projection is nearest to xi_r in the subspace.
         nu = yield from self._lloyd_step(ball, Q, xi @ Pi.T, ("sums", "counts"))
         # Algorithm 2.
         for _ in range(self.n_rounds):
@@ -127,7 +131,7 @@ class FedDPKMeans(ServerDataStrategy):
         return KMeansModel(frame.leave(nu))
 
     def _step_1(self, ball: Ball, Q: Floats) -> Generator[Round, Total, Floats]:
-        """Return Pi, of shape (n_columns, min(n_clusters, n_columns))."""
+        """Return Pi, a basis of the data subspace, of shape (n_columns, min(n_clusters, n_columns))."""
         if not self._projects:
             return np.eye(self.expected_columns)
         if self.privacy_unit != "client":
@@ -143,12 +147,12 @@ class FedDPKMeans(ServerDataStrategy):
     def _step_2(
         self, ball: Ball, Q: Floats, Pi: Floats, projected_Q: Floats
     ) -> Generator[Round, Total, Floats]:
-        """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
+        """Return xi, the centers in the data subspace, of shape (n_clusters, n_dimensions of the subspace)."""
         (weights,) = received = yield self._weights_round(
             "weights", self._weights(ball, Pi, projected_Q), Q
         )
-        # A weight below one standard deviation of the noise is more likely noise than rows, and could draw a center
-        # to an empty place. The paper does not say what to do with negative weights.
+        # A weight below one standard deviation of its noise may be noise alone, and could draw a center to an empty
+        # place. The paper does not say what to do with negative weights.
         weights = np.where(weights > received.noise[0], weights, 0.0)
         if np.count_nonzero(weights) < self.n_clusters:
             # If too little weight is left, the server rows alone place the centers.
@@ -158,7 +162,7 @@ class FedDPKMeans(ServerDataStrategy):
     def _lloyd_step(
         self, ball: Ball, Q: Floats, centers: Floats, parts: tuple[str, str]
     ) -> Generator[Round, Total, Floats]:
-        """Return the centers after one step, inside the ball."""
+        """Return the centers after one Lloyd step, clipped to the ball."""
         statistic = self._statistic(parts, Q)
         reply = yield statistic.asked(centers, **ball.rows)
         return clip_rows(statistic.next_centers(reply, centers), ball.radius)
@@ -169,7 +173,7 @@ class FedDPKMeans(ServerDataStrategy):
         return question
 
     def _weights_round(self, part: str, question: Question, Q: Floats) -> Sum:
-        """Return the round for counts by server row; at client level each client clips its counts."""
+        """Return the round that asks for numbers of rows by server row; at client level clients clip their numbers."""
         if self.privacy_unit == "client":
             question = question.total(self._bounds(Q).weights)
         return Sum(question, parts=[part])
@@ -178,16 +182,16 @@ class FedDPKMeans(ServerDataStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: steps 1 to 3 (step 1 only if the subspace is smaller than space), and Lloyd steps."""
+        """The number of rounds: for steps 1 to 3 (step 1 only with fewer clusters than columns), and Lloyd steps."""
         return self._projects + 2 + self.n_rounds
 
     @property
     def _projects(self) -> bool:
-        """Whether the data subspace is smaller than space."""
+        """Whether the data subspace has fewer dimensions than there are columns."""
         return self.n_clusters < self.expected_columns
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of steps 1 to 3 and of the Lloyd steps."""
+        """Return the parts of the budget for steps 1 to 3 and for the Lloyd steps."""
         norms, two, sums, counts = BUDGET[self.privacy_unit]
         client, of_counts = FedDPKMeansClient, counting(self.privacy_unit)
         clusters = (client.cluster_sums, client.cluster_means)
@@ -219,7 +223,7 @@ class FedDPKMeansClient(ClusterClient):
 
     @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
     def second_moment(rows: Rows) -> Term:
-        """Return (P^j)' P^j (Algorithm 1, line 4)."""
+        """Return (P^j)' P^j for the rows P^j of client j (Algorithm 1, line 4)."""
         return products(rows)
 
     @finishes(
@@ -233,7 +237,7 @@ class FedDPKMeansClient(ClusterClient):
         *,
         moment_bound: float,
     ) -> Term:
-        """Return (P^j)' P^j less its mean eigenvalue times I: a shorter matrix with the same eigenvectors."""
+        """Return (P^j)' P^j less its mean eigenvalue times I: same eigenvectors, but a smaller norm to clip to."""
         moments, n_columns = totals[0].integers.copy(), math.isqrt(2 * totals[0].integers.shape[-1])
         diagonal = ~is_off_diagonal(n_columns)
         moments[:, diagonal] -= moments[:, diagonal].sum(axis=1, keepdims=True) // n_columns
@@ -248,7 +252,7 @@ class FedDPKMeansClient(ClusterClient):
         )
     )
     def weights(rows: Rows, projected_Q: Floats, Pi: Floats) -> Term:
-        """Return w_q(Pi P^j) of equation (3)."""
+        """Return w_q(Pi P^j) of equation (3): how many of the client's rows are nearest to each server row q."""
         return at(rows.projected(Pi).nearest(projected_Q), len(projected_Q))
 
 

@@ -1,8 +1,9 @@
 """PrivateKMeans: private k-means where the server has no public rows.
 
-It finds small cells in the subspace of FedDP-KMeans (ICML 2025), searches them for many solutions, and lets the best of
-these take Lloyd steps on clipped offsets side by side. :mod:`.common.private_search` has these steps, which other
-strategies share.
+As FedDP-KMeans (ICML 2025) does, it first finds the directions in which the rows spread most. In these directions it
+divides the rows into small cells, and searches the cells for many k-means solutions. The best solutions take Lloyd
+steps in the same rounds. The steps add up rows' offsets from their centers, clipped to a bound.
+:mod:`.common.private_search` has these steps, which other strategies share.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -50,10 +51,10 @@ Floats = NDArray[np.float64]
 class PrivateKMeans(SearchStrategy):
     """Private k-means without public rows: small cells, many solutions, and Lloyd steps on clipped offsets.
 
-    In each generation the server sends points, and receives noisy sums of the offsets of the rows nearest to each. The
-    next points lie where the rows are. From these cells the server finds solutions of k-means, as many as noise can
-    tell apart. They take Lloyd steps in the same rounds, and the ones that cost more drop out. A client's rows,
-    distances and centers never leave it.
+    The server sends points, and receives noisy sums of the offsets of the rows nearest to each point. So it learns in
+    which small cells the rows lie, and sends new points there, for three rounds. From the cells it finds as many
+    solutions of k-means as can be told apart in spite of the noise. They take Lloyd steps in the same rounds, and the
+    solutions that cost more drop out. A client's rows, distances and centers never leave it.
 
     Parameters
     ----------
@@ -70,8 +71,8 @@ class PrivateKMeans(SearchStrategy):
     n_rows : int, optional
         The number of all rows, if it is public; otherwise the budget pays for a noisy count.
     server_data : array-like of shape (n_server_rows, n_columns), optional
-        Public rows, which are among the first points. Nothing protects them. Their mean is the origin and their radius
-        is max_norm, unless these are given.
+        Public rows, which are among the first points that the server sends. Nothing protects them. Unless ``origin`` or
+        ``max_norm`` is given, their mean is the origin and the largest distance from it is max_norm.
 
     References
     ----------
@@ -128,7 +129,7 @@ class PrivateKMeans(SearchStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Find where the rows lie, their cells, and the best of many solutions."""
+        """Find where the rows lie, divide them into cells, and find the best of many k-means solutions."""
         if self.epsilon is None:
             public = (
                 None if self.server_data is None else np.asarray(self.server_data, dtype=np.float64)
@@ -149,7 +150,7 @@ class PrivateKMeans(SearchStrategy):
         k = self.most_clusters if number is None else number.chosen
         # 3. Solutions from the cells, of which the best takes the last steps.
         best = yield from best_of_many(self, space, cells, k)
-        # 4. What another run would find, by all that was released.
+        # 4. An estimate of what another run would find, from all that was released.
         errors, inside = best.errors[:, :2], space.inside
         again = repeated(
             cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng
@@ -161,7 +162,10 @@ class PrivateKMeans(SearchStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the frame, two for the space, the cells, and the solutions; others without noise."""
+        """The number of rounds: to find where the rows lie and spread, for the cells, and for the solutions.
+
+        Without an epsilon it is the number of rounds of :func:`kmeans_of_all_rows`.
+        """
         if self.epsilon is None:
             return ALL_ROWS_ROUNDS
         first = first_rounds(center_rows=self.center_rows, counts_rows=self._counts_rows)
@@ -178,7 +182,7 @@ class PrivateKMeans(SearchStrategy):
 
     @property
     def ball(self) -> Frame:
-        """The ball to which clients clip their rows at first: about the server's rows, if nothing else is given."""
+        """The ball to which clients clip their rows at first; around the server's rows unless parameters give one."""
         if self.server_data is None:
             return super().ball
         rows = np.asarray(self.server_data, dtype=np.float64)
@@ -204,7 +208,7 @@ class PrivateKMeans(SearchStrategy):
         return self.n_rows is None and self.privacy_unit != "client"
 
     def parts(self) -> Mapping[str, Part]:
-        """Return a part for each round; in the last step, the sizes have a small part of their own."""
+        """Return the parts of the budget; in the last Lloyd step, the cluster sizes have a small part of their own."""
         client = PrivateKMeansClient
         first = parts_of_cells(
             client, center_rows=self.center_rows, counts_rows=self._counts_rows, costs=COSTS

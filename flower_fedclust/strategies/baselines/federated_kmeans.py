@@ -32,17 +32,17 @@ from flower_fedclust.strategies.common.many_starts import (
 
 
 class FederatedKMeansClient(ClusterClient, StartsClient):
-    """Answers about clusters, and about cells of space for the first centers."""
+    """The client half of :class:`FederatedKMeans`: sums over clusters, and over small cells to find first centers."""
 
 
 class FederatedKMeans(FirstCentersStrategy):
     """k-means on rows that stay where they are: many starts, then Lloyd's algorithm from the best.
 
     The centers are the same to the last bit however the rows are distributed over the clients, and
-    equal those of Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the
-    rows' reach: three rounds of sums find a grid on which every client's rows are integers. Nothing
-    hides the sums, some of which are over few rows or a single one; see :class:`PrivateKMeans` for
-    noise.
+    equal the centers of Lloyd's algorithm on the pooled rows from the same start, to within 2^-24
+    of the farthest row's distance from the mean: three rounds of sums find a grid on which every
+    client's rows are integers. Nothing hides the sums, and some of them are over few rows or a
+    single one; :class:`PrivateKMeans` adds noise.
 
     Parameters
     ----------
@@ -74,18 +74,22 @@ class FederatedKMeans(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: for the frame, the first centers, and the Lloyd steps."""
+        """The number of rounds: for the ball that holds the rows, the first centers, and the Lloyd steps."""
         return FRAME_ROUNDS + (START_ROUNDS if self.init is None else 0) + self.n_rounds
 
     def protocol(self) -> Protocol:
-        """Find a frame and first centers; assign, add up, divide, until nothing moves."""
+        """Run Lloyd's algorithm on sums over the clients.
+
+        Find a ball that holds the rows (the frame) and first centers; then move each center to the
+        mean of its rows until no center moves.
+        """
         frame, n_rows = yield from frame_of_rows()
         if self.init is None:
             cells = yield from cells_of_rows(frame, n_rows, self.n_clusters, self.rng)
             start = frame.leave((yield from best_start(cells, self.n_clusters, frame, self.rng)))
         else:
             start = checked_rows(self.init, owner="init")
-        # Beyond four times the rows' reach a center has no rows if any other center is within it.
+        # A center farther than four times the farthest row has no rows if another center lies within that distance.
         frame, first = frame_with_centers(frame, start, times_the_reach=4.0)
         centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
         has_moved = (centers != first).any(axis=1, keepdims=True)
@@ -135,14 +139,14 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
         return self.n_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return three quarters for the sums, a quarter for the counts."""
+        """Return the parts of the budget: three quarters for the sums, a quarter for the counts."""
         return {
             "sums": Part(ClusterClient.cluster_sums, 0.75, self.n_rounds),
             "counts": Part(ClusterClient.cluster_sums, 0.25, self.n_rounds),
         }
 
     def protocol(self) -> Protocol:
-        """Assign, add up, divide."""
+        """Move each center to the noisy mean of its rows, n_rounds times."""
         assert self.max_norm is not None
         centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
         ball = Frame(np.zeros(centers.shape[1]), self.max_norm)

@@ -1,4 +1,4 @@
-"""k-FED: one round, no privacy.
+"""k-FED (Dennis, Li and Smith, ICML 2021): the server clusters the clients' own centers, without privacy.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """

@@ -61,17 +61,17 @@ class PooledSpectralClient(PooledRowsClient, LabelsClient):
 class PooledSpectral(ProtocolStrategy):
     """Spectral clustering of all rows, which every client sends: "SC" in FedSC, section 5.3.
 
-    Kernel, graph, eigenvectors and k-means are the same as in :class:`FedSC`, but the kernel is
-    exact where FedSC reconstructs it. So the two differ in the reconstruction only.
+    The steps are the same as in :class:`FedSC`, except that the server computes the kernel exactly
+    from the rows, where FedSC reconstructs it from codes.
 
     Parameters
     ----------
     bandwidth : float, optional
-        r of the kernel, in the units of the rows. Defaults to the mean distance between the rows of
-        all clients (equation 40), which does not depend on which client has which rows. FedSC has
-        to average over clients (equation 42).
+        The bandwidth r of the Gaussian kernel, in the units of the rows. Defaults to the mean
+        distance between the rows of all clients (FedSC, equation 40), which does not depend on
+        which client has which rows. FedSC has to average over clients (equation 42).
     n_neighbors : int, optional
-        k of the graph; defaults to ``ceil(log n)``.
+        The number k of neighbors of a row in the graph; defaults to ``ceil(log n)`` for n rows.
 
     References
     ----------

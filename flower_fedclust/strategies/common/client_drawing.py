@@ -1,4 +1,4 @@
-"""Draw clients for each round so that every client is drawn equally often, which spares privacy budget."""
+"""Draw clients for each round so that every client is drawn equally often, which saves privacy budget."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from flower_fedclust.engine import ProtocolStrategy
 
 
 def most_rounds_per_client(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> int:
-    """Return the largest number of rounds in which one client takes part.
-
-    All rounds if the clients are not known yet.
-    """
+    """Return the largest number of rounds in which one client takes part: n_rounds if clients are not known yet."""
     n_clients = len(strategy.client_names)
     if n_clients == 0:
         return n_rounds
@@ -32,8 +29,8 @@ def draw_equally_often(
     """Draw clients for all rounds: everybody once, in random order, before anybody is drawn again.
 
     The clients of each round are a uniform sample. Each client is drawn ``n_rounds * n_drawn /
-    len(clients)`` times, or once more. Independent samples would cost as much budget as the client
-    that happens to be drawn most often.
+    len(clients)`` times, rounded down or up. With independent samples, the client that happens to
+    be drawn most often would determine the cost.
 
     Parameters
     ----------
@@ -44,8 +41,8 @@ def draw_equally_often(
     rng : numpy.random.Generator
     most : int, optional
         The largest number of rounds for one client. If clients have left since
-        :func:`most_rounds_per_client` was called, the others would be drawn more often; there are
-        fewer rounds instead.
+        :func:`most_rounds_per_client` was called, the others would be drawn more often. To prevent
+        this, fewer rounds are returned.
 
     Returns
     -------
@@ -60,7 +57,7 @@ def draw_equally_often(
     for _ in range(n_rounds):
         now, waiting = waiting[:n_drawn], waiting[n_drawn:]
         if len(now) < n_drawn:
-            # Clients already drawn in this round go to the end of the next order, so that none is drawn twice.
+            # Clients already drawn in this round go to the end of the new order, so that no round has a client twice.
             order = rng.permutation(len(clients)).tolist()
             already = set(now)
             new = [index for index in order if index not in already][: n_drawn - len(now)]

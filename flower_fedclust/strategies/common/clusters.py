@@ -24,28 +24,32 @@ from flower_fedclust.strategies.common.frame import FrameClient
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: A factor in the bound of the means. Clipping a client's means biases the new centers towards the old ones, by the
-#: same amount in every run. A wider bound costs more noise instead, which averages out over the clients.
+#: The bound to which a client's means are clipped is this many times their typical norm. A narrow bound biases the new
+#: centers towards the old ones in every run. A wide one costs more noise, which averages out over the clients.
 MEANS_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
 class ClusterStatistic:
-    """The statistic that clients send about their clusters, and how it is protected."""
+    """What clients send about the rows nearest to each center, and how it is protected."""
 
-    #: The parts of the budget for the sums (or means) and for the counts.
+    #: The parts of the budget that pay for the sums (or means) and for the counts.
     parts: tuple[str, ...] = ()
-    #: Whether to shrink new centers towards the previous ones, by the noise of the sums.
+    #: Whether to shrink new centers towards the previous ones; the more noise in the sums, the more.
     shrink: bool = False
     #: If None, each client sends the sum and the number of its rows in each cluster. Otherwise it sends the means of
-    #: its rows, clipped together to this norm, and in which clusters it has rows: FedDP-KMeans's variant for
+    #: its clusters, together clipped to this norm, and in which clusters it has rows: the variant of FedDP-KMeans for
     #: client-level privacy (appendix G.5).
     means_bound: float | None = None
 
     def asked(
         self, centers: Floats, frame: Frame | None, *, rows: str = "", view: Question | None = None
     ) -> Sum:
-        """Return the round that asks for the statistic; centers are in the coordinates of the frame, or of the view."""
+        """Return the round that asks for the statistic.
+
+        Centers are in the coordinates of the frame or, if clients first transform their rows by a
+        ``view``, in the coordinates of the transformed rows.
+        """
         if self.means_bound is None:
             question = ClusterClient.cluster_sums.asked(centers, frame=frame, view=view)
         else:
@@ -90,17 +94,17 @@ def lloyd_steps(
     return centers
 
 
-# Noise: the norms to which clients clip, and the parts of the budget.
+# For noise: the norms to which clients clip, and the parts of the budget.
 
 
 @dataclass(frozen=True)
 class ClientBounds:
     """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
 
-    #: Bounds the traceless part of the sum of outer products of the client's rows, as a matrix.
+    #: For the sum of outer products of the client's rows, less its mean eigenvalue times I (Frobenius norm).
     second_moment: float
-    weights: float  #: Bounds the client's counts of rows by server row.
-    #: Bounds the client's cluster means, minus the centers that the server knows, all together.
+    weights: float  #: For the vector of the client's numbers of rows nearest to each server row.
+    #: For the client's cluster means less the centers that the server sent, as one vector.
     means: float
 
     @classmethod
@@ -124,7 +128,8 @@ class ClientBounds:
             np.sum(gram**2) - np.trace(gram) ** 2 / len(gram),
         )
         second_moment = np.sqrt(n * of_rows + n * (n - 1) * of_pairs)
-        # n rows fall on the server rows at random: the expected square of a multinomial vector's norm.
+        # If n rows fall on the server rows at random, their numbers are multinomial; this is the root of the expected
+        # squared norm.
         weights = np.sqrt(n + n * (n - 1) / len(server_rows))
         if len(np.unique(server_rows, axis=0)) > n_clusters:
             within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(
@@ -133,17 +138,18 @@ class ClientBounds:
         else:
             # With one server row per cluster, the spread within clusters is unknown.
             within = np.trace(gram)
-        # The mean of n / k rows has a squared error of the spread within a cluster over n / k; min(k, n) means.
+        # The mean of n / k rows has a squared error of the spread within a cluster over n / k; a client has at most
+        # min(k, n) means.
         means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
         return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
 
 
 def counting(unit: PrivacyUnit) -> Mechanism:
-    """Return the mechanism for counts of rows.
+    """Return the mechanism that adds noise to counts of rows.
 
-    At record level one row moves one count by 1, and at subject level a person's rows move counts
-    by 1 together. At client level all counts move, and Laplace noise for their L1 norm would be
-    larger than Gaussian noise for their Euclidean norm.
+    It is Laplace noise at record level, where one row moves one count by 1, and at subject level,
+    where a person's rows together move the counts by 1. A client can move all counts. Laplace noise
+    for their L1 norm would then be larger than Gaussian noise for their Euclidean norm.
     """
     return "gaussian" if unit == "client" else "laplace"
 
@@ -153,8 +159,9 @@ def lloyd_parts(
 ) -> dict[str, Part]:
     """Return the parts ``<prefix>sums`` (or means) and ``<prefix>counts`` of a budget, with these fractions.
 
-    At client level, clients send presence instead of counts, with Gaussian noise. The paper adds
-    Laplace noise; but a client can have rows in every cluster, so the L1 norm of its presence is k.
+    At client level, a client does not send counts, but 1 for each cluster in which it has rows, and
+    0 for the others; the noise is Gaussian. The paper (FedDP-KMeans) adds Laplace noise here. But a
+    client can have rows in all k clusters, so the L1 norm of this vector can be k.
     """
     answers = (ClusterClient.cluster_sums, ClusterClient.cluster_means)
     return {
@@ -193,7 +200,7 @@ class ClusterClient(FrameClient):
         counts=Sent("number of rows in each cluster", counts="every row", sizes=True),
     )
     def cluster_sums(rows: Rows, centers: Floats) -> tuple[Term, Term]:
-        """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
+        """Return m_r and n_r, sum and number of the rows in each cluster r (FedDP-KMeans, Algorithm 2, lines 6, 7)."""
         nearest = rows.nearest(centers)
         return at(nearest, len(centers), rows), at(nearest, len(centers))
 
@@ -210,5 +217,5 @@ class ClusterClient(FrameClient):
         *,
         means_bound: float,
     ) -> tuple[Term, Term]:
-        """Return u_r and c_r of FedDP-KMeans, appendix G.5, the means less the centers that the server sent."""
+        """Return the means u_r less the centers that the server sent, and the presence c_r (FedDP-KMeans, G.5)."""
         return offsets_and_presence(totals, centers, means_bound)

@@ -1,8 +1,8 @@
 """First centers for strategies that move centers: from the user, by k-FED, or drawn without looking at the rows.
 
 Lloyd's algorithm is only as good as its start. Without noise one round of k-FED gives a good start.
-With noise that round would cost budget, so centers are drawn at random from the ball that holds the
-rows, unless the user knows better ones.
+With noise that round would cost budget, so unless the user gives centers, they are drawn at random
+from the ball that holds the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from flower_fedclust.numerics.vectors import clip_rows
 
 Floats = NDArray[np.float64]
 
-#: k-FED starts from the centers of any client. A poor start makes the result poor, so the best of this many is taken.
+#: k-FED may start from the centers of any client, and a poor start gives a poor result. So the centers of up to this
+#: many clients are compared, and the best ones are taken.
 N_CANDIDATES = 100
 
 #: A note in the report of a run with an epsilon and given first centers.
@@ -52,7 +53,7 @@ def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
 
 @dataclass(frozen=True)
 class FirstCenters:
-    """How first centers are found: the given ``init``; or at random in a ball of this radius; or by k-FED."""
+    """How first centers are found: given as ``init``; or else at random in a ball of ``radius``; or else by k-FED."""
 
     init: ArrayLike | None
     radius: float | None = None  #: With noise: the radius of the ball that holds the rows.
@@ -74,7 +75,7 @@ class FirstCenters:
     def find(
         self, n_clusters: int, n_columns: int, rng: np.random.Generator
     ) -> Generator[Round, list[Reply], Floats]:
-        """Find the centers in at most one round; with a radius, they are clipped to its ball."""
+        """Find the centers in at most one round; with a radius, clip them to the ball of that radius."""
         if self.init is not None:
             centers: Floats = checked_rows(self.init, owner="init")
         elif self.radius is None:
@@ -90,7 +91,7 @@ class FirstCentersStrategy(ProtocolStrategy):
     init: ArrayLike | None = parameter(None)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.init is not None:
             check_given_centers(self.init, self.n_clusters)
@@ -123,13 +124,14 @@ def points_in_ball(
 def frame_with_centers(
     frame: Frame, centers: Floats, *, times_the_reach: float
 ) -> tuple[Frame, Floats]:
-    """Return a frame with room for first centers as well as for rows, and the centers in its coordinates.
+    """Return a frame whose ball holds the first centers as well as the rows, and the centers in its coordinates.
 
-    A wider ball has a coarser grid. So the ball grows only if centers lie outside it, and at most
-    to ``times_the_reach`` times the distance of the farthest row, or of the nearest center if that
-    is larger. Centers beyond it are moved towards the origin.
+    A wider ball has a coarser grid. So the ball grows only if centers lie outside it. Its radius
+    becomes the distance of the farthest center, but at most ``times_the_reach`` times the former
+    radius or, if that is larger, the distance of the nearest center; and then the next power of
+    two. Centers outside the new ball are moved onto its surface.
     """
-    # Halves, because a difference may overflow; and a power of two as the unit, which rounds nothing.
+    # Half of each is subtracted, because a difference may overflow. The unit is a power of two, which rounds nothing.
     halves = 0.5 * centers - 0.5 * frame.origin
     power = math.frexp(float(np.abs(halves).max()))[1]
     scaled = np.ldexp(halves, -power)

@@ -1,8 +1,8 @@
 """Find a frame for the rows of all clients, and convert a client's rows to it (see exact/rows.py).
 
-A frame is a ball that holds the rows, with a grid: exact sums need integers, and integers need a
-unit that suits the rows. With ``max_norm`` the frame is public. Without it (and without noise)
-three sums find one in which no row is clipped.
+A frame is a ball that holds the rows, with a grid on which rows are integers: exact sums need
+integers, and the unit of the grid must suit the rows. With ``max_norm`` the frame is public.
+Without ``max_norm`` (and without noise) three sums find a frame in which no row is clipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Labels = NDArray[np.intp]
 
 
 class RowsInFrame(Rows):
-    """A client's rows in a frame, with their sums, for answers about a whole client."""
+    """A client's rows in a frame, and their sums, for answers that do not add up one term for each row."""
 
     def total(self) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, of shape (n_columns,), and their number."""
@@ -72,7 +72,7 @@ class FrameClient(ProtocolClient):
     """A client's answers about how far its rows reach, and its rows in a frame for other answers."""
 
     def enter(self, *frame: Floats) -> RowsInFrame:
-        """Return the client's rows in a frame; they are kept while rounds use the same frame."""
+        """Return the client's rows in a frame; the result is cached while rounds use the same frame."""
         if self.stand_in is not None:
             return enter(self.rows, *frame)
         return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
@@ -147,5 +147,5 @@ def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, flo
     reach = largest_exponent(indicator)
     if reach > 1023:
         raise DataError(TOO_FAR)
-    # If all rows are equal, their reach is 0 and any ball is large enough.
+    # If all rows are equal, no row is away from the mean, and any ball is large enough.
     return Frame(mean, math.ldexp(1.0, max(reach, -1000))), float(count)

@@ -1,8 +1,8 @@
 """First centers for k-means, from sums alone, so that it does not matter which client has which rows.
 
 A few rounds of sums split space into cells. The server clusters the means of the cells, weighted by their numbers of
-rows; this takes no round, so it can try many starts. The best results take Lloyd steps together, in the same rounds,
-and the worse ones drop out step by step.
+rows. This takes no round, so the server can try many starts. The best results take Lloyd steps together, in the same
+rounds, and the results that cost more drop out step by step.
 """
 
 from __future__ import annotations
@@ -42,33 +42,37 @@ from flower_fedclust.strategies.common.small_clusters import (
 
 Floats = NDArray[np.float64]
 
-#: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, which goes first.
+#: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, even if these are more
+#: than the most in all.
 CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
-#: The entries of the rows, times the number of cells or of directions, bound the time of a run. But there are at least
-#: so many cells, and so many directions, for each cluster.
+#: Bounds on the time of a run: the number of entries of all rows times the number of cells is at most the first number,
+#: unless there are only as many cells for each cluster as the second number. The same, for directions instead of cells,
+#: with the third and the fourth number.
 MOST_CELL_PRODUCTS, FEWEST_FOR_A_CLUSTER, MOST_PROJECTED, DIRECTIONS_FOR_A_CLUSTER = 3e9, 10, 1e9, 2
 #: The number of rounds that split space into cells.
 N_SPLITS = 3
 #: The distance of new points from the mean that they split, as a fraction of the frame's radius.
 BESIDE = 2.0**-20
-#: The least and the most directions in which nearest cells are sought; between them, the number of clusters.
+#: Nearest cells are sought in as many directions as there are clusters, but in at least the first and at most the
+#: second number.
 N_DIRECTIONS, MOST_DIRECTIONS = 64, 128
-#: With more columns than this, sums of outer products are sketched by this number of random directions.
+#: With more columns than the first number, clients send a sketch of the sum of their rows' outer products: its product
+#: with random directions. The second number says with how many.
 MOST_COLUMNS, N_SKETCHED = 500, 200
-#: Restarts of the k-means of cells, their minimum, and the number of multiplications beyond which there are fewer; and
-#: the most for each start that takes Lloyd steps.
+#: Restarts of the k-means of the cells. If they take more multiplications than the third number, there are fewer, but
+#: at least the second number. There are also at most the fourth number for each start that takes Lloyd steps.
 N_RESTARTS, FEWEST_RESTARTS, MOST_WORK, RESTARTS_FOR_A_START = 200, 10, 4e9, 10
-#: How many starts take each of the Lloyd steps together; fewer, in proportion, if the entries of their centers are more
-#: than the first number, or the products of a step more than the second. At least two take the first steps.
+#: How many starts take each Lloyd step together. There are fewer, in proportion, if all their centers have more entries
+#: than the second number, or a step takes more multiplications than the third; but at least two take the first steps.
 N_STARTS, MOST_ENTRIES, MOST_PRODUCTS = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20, 2e9
 
-#: Two starts go to the same place if each center of one has a center of the other within this part of the least squared
-#: distance between two centers.
+#: Two starts count as the same if each center of one is near a center of the other: their squared distance is at most
+#: this fraction of the smallest squared distance between two centers of the best start.
 SAME_PLACE = 0.04
 
 #: The number of rounds of :func:`cells_of_rows` and :func:`best_start` together.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
-#: The most Lloyd steps from the best start, and the rounds of :func:`kmeans_of_all_rows`.
+#: The most Lloyd steps from the best start; and, below, the rounds of :func:`kmeans_of_all_rows`.
 N_LAST_ROUNDS = 20
 ALL_ROWS_ROUNDS = FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
 
@@ -91,7 +95,10 @@ def cells_of_rows(
     rng: np.random.Generator,
     public: Floats | None = None,
 ) -> Generator[Round, Total, Cells]:
-    """Split space into cells with about equally many rows; ``public`` points (in the frame) join the first."""
+    """Split space into cells with about equally many rows.
+
+    ``public`` rows, in the coordinates of the frame, are among the first points of the cells.
+    """
     sketch = sketch_of(len(frame.origin), rng)
     (moment,) = yield Sum(StartsClient.second_moment.asked(frame=frame, **sketch))
     values, directions, *_ = spectrum_of(moment, sketch, n_rows, 0.0)
@@ -131,9 +138,10 @@ def _beside(
 ) -> Floats:
     """Return points close to some means, to split their cells.
 
-    Half of the means are drawn in proportion to their numbers of rows, half from all means with several rows. A point
-    close to a mean takes the rows in its direction, at any distance, so this splits cells of any size; an outlier makes
-    cells large. Every second direction follows the spread of the rows; the others are uniform.
+    Half of the means are drawn in proportion to their numbers of rows, half uniformly from all means with several rows.
+    A point close to a mean takes the rows of the cell that lie in its direction, however far they are. So cells of any
+    size are split, even those that an outlier makes large. Every second direction is drawn with the spread of the rows,
+    the others uniformly.
     """
     several = np.maximum(counts > 1, 0.0) + np.finfo(float).tiny
     parents = rng.choice(
@@ -149,8 +157,8 @@ def best_start(
 ) -> Generator[Round, Total, Floats]:
     """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame.
 
-    A start drops out if its cost is high, or if all its centers come close to a better start's: both would end in the
-    same place.
+    A start drops out if its cost is high, or if all its centers come close to the centers of a better start, because
+    both would end with the same centers.
     """
     n_entries = n_clusters * len(frame.origin)
     work_of_a_start = n_entries * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
@@ -171,7 +179,7 @@ def best_start(
 
 
 def _apart(starts: Floats, most: int) -> Floats:
-    """Return the first starts that go to different places, at most so many."""
+    """Return the first ``most`` starts that differ; see :data:`SAME_PLACE`."""
     between = squared_distances(starts[0], starts[0])
     np.fill_diagonal(between, np.inf)
     return np.stack(different(list(starts), most, SAME_PLACE * float(between.min())))
@@ -182,8 +190,8 @@ def kmeans_of_all_rows(
 ) -> Generator[Round, Total, tuple[Frame, Floats, ClusterNumber | None]]:
     """Find centers by k-means of all rows, unclipped and without noise, from the best of many starts.
 
-    Returns the frame, the centers in it, and the number of clusters if there was a choice. ``public`` rows, in the
-    columns of the data, are among the first cells.
+    Returns the frame, the centers in its coordinates, and the number of clusters if there was a choice. ``public``
+    rows, in the coordinates of the data, are among the first points of the cells.
     """
     frame, n_rows = yield from frame_of_rows()
     n_clusters = numbers[1]
@@ -237,18 +245,18 @@ def _starts(cells: Cells, n_clusters: int, most_restarts: int, rng: np.random.Ge
 
 
 def sketch_of(n_columns: int, rng: np.random.Generator) -> dict[str, int]:
-    """Return the arguments of the question for a second moment; with many columns they ask for a sketch."""
+    """Return the arguments of the question for a second moment: none, or with many columns a sketch's."""
     if n_columns <= MOST_COLUMNS:
         return {}
     return {"n_directions": N_SKETCHED, "random_state": int(rng.integers(2**31))}
 
 
 class Spectrum(NamedTuple):
-    """The eigenvalues and eigenvectors that a noisy second moment shows."""
+    """The eigenvalues and eigenvectors of the rows' second moment, estimated from a noisy one or from its sketch."""
 
     #: The variances of the rows along the directions, the largest first; estimates if there is noise.
     values: Floats
-    directions: Floats  #: The random directions, as columns of shape (n_columns, n_directions).
+    directions: Floats  #: The eigenvectors, as columns, of shape (n_columns, n_directions).
     n_above: int  #: The number of eigenvalues that exceed what noise alone can produce; at least 1.
     edge: float  #: The largest eigenvalue that the noise alone can have.
     total: float  #: The mean squared norm of a row.
@@ -257,9 +265,10 @@ class Spectrum(NamedTuple):
 def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: float) -> Spectrum:
     """Return the directions in which rows spread most, and their variances, from the sum of their outer products.
 
-    A sketch ``Y = M S`` gives the eigenvectors of M that stand above the noise, at most half as many as S has columns.
-    Let U be the largest singular vectors of Y. Then M is estimated as ``U B U'``, with the B for which ``U B U' S`` is
-    nearest to Y.
+    Let M be the second moment and ``Y = M S`` its sketch by random directions S. The sketch gives the eigenvectors of M
+    whose eigenvalues exceed the noise, but at most half as many as S has columns. Let U be the left singular vectors of
+    Y with the largest singular values. Then M is estimated as ``U B U'``, with the B for which ``U B U' S`` is nearest
+    to Y.
 
     Parameters
     ----------
@@ -274,7 +283,7 @@ def spectrum_of(moment: Floats, sketch: dict[str, int], n_rows: float, noise: fl
     if not sketch:
         values, vectors = np.linalg.eigh(triangle_to_symmetric(moment) / n_rows)
         values, noise_of_mean = values[::-1], noise / n_rows
-        # By the semicircle law.
+        # By the semicircle law, the largest eigenvalue of a matrix of noise.
         edge = noise_of_mean * math.sqrt(2 * len(values))
         n_above = max(int(np.count_nonzero(values > edge)), 1)
         return Spectrum(
@@ -306,7 +315,7 @@ class StartsClient(FrameClient):
         second_moment="sum of the outer products of the rows (upper triangle), or of rows and short projections"
     )
     def second_moment(rows: Rows, *, n_directions: int = 0, random_state: int = 0) -> Term:
-        """Return the second moment of the rows in the frame, or a sketch of it with n_directions random directions."""
+        """Return the sum of the rows' outer products in the frame, or its sketch by n_directions random directions."""
         return (
             sketched_products(rows, n_directions, random_state) if n_directions else products(rows)
         )
@@ -318,7 +327,10 @@ class StartsClient(FrameClient):
         ),
     )
     def start_sums(rows: Rows, starts: Floats, directions: Floats) -> tuple[Term, Term]:
-        """Return sums and counts for each set of points; distances are measured in the given directions, if any."""
+        """Return for each start the sums and numbers of the rows nearest to its points.
+
+        Distances are measured in the given directions or, without directions, in all columns.
+        """
         n_starts, n_points = starts.shape[:2]
         n_columns = rows.n_columns
         seen = rows.projected(directions)

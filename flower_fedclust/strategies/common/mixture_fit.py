@@ -1,10 +1,11 @@
 """Fits the Gaussian mixture that explains noisy sums best.
 
-Every sum that a run releases adds up a public function of a row. For any mixture, the server can
-draw rows itself and compute the expected sums. So it looks for the most probable mixture under a
-Gaussian prior: its expected sums are near the released ones, as far as noise and chance allow, and
-it is near a reference mixture unless the sums contradict this. The fit corrects for clipping, and
-for sums that used earlier memberships, and it uses all released sums.
+Every sum that a run releases adds up a public function of each row. For any mixture, the server can
+draw rows and compute the sums that it expects. It looks for the most probable mixture under a
+Gaussian prior. The expected sums of this mixture differ from the released sums by no more than noise
+and chance explain, and it stays near a reference mixture unless the sums contradict this. Because
+expected sums are clipped like the released ones, and use the same earlier memberships, the fit needs
+no correction for either.
 
 A step from one mixture to another is a vector of changes: of the logarithms of the weights, of the
 means (in the component's own deviations), and of the covariances (as matrix logarithms).
@@ -32,14 +33,14 @@ from flower_fedclust.exact.rows import Frame, Rows
 
 Floats = NDArray[np.float64]
 
-#: Standard deviations of the prior: of the weights' logarithms, of the means, and of all covariances together. The
-#: unit of the means is the reference's standard deviation.
+#: Standard deviations of the prior: of the logarithms of the weights; of the means, in units of the reference
+#: component's standard deviation; and of a change of all covariances together.
 OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
-#: No step moves a component by more than this, in its own deviations.
+#: No step changes a component by more than this, in units of its own standard deviations.
 LONGEST_STEP = 0.5
-#: The most mixtures whose sums a fit computes. It ends earlier if the gain (twice the nats) is smaller than this.
+#: The most mixtures whose sums a fit computes; and the gain, in twice the log-probability, below which it ends earlier.
 N_STEPS, SMALL_GAIN = 10, 0.5
-#: With more damping than this, a step changes almost nothing.
+#: A fit ends with more Levenberg-Marquardt damping than this, because a step then changes almost nothing.
 MOST_DAMPING = 10.0
 #: The number of draws from the posterior that are averaged.
 N_AVERAGED = 100
@@ -49,8 +50,8 @@ N_AVERAGED = 100
 class Mixture:
     """A Gaussian mixture, whose covariances are stored as factors.
 
-    With independent columns a factor is the standard deviations by column; otherwise it is a lower
-    triangle F, and the covariance is ``F F'``.
+    If columns are independent within a component, its factor is the vector of their standard
+    deviations. Otherwise it is a lower triangle F, and the covariance is ``F F'``.
     """
 
     structure: Structure
@@ -61,7 +62,7 @@ class Mixture:
 
     @property
     def covariances(self) -> Floats:
-        """The covariances, in the shape of the factors."""
+        """The covariances (variances by column, if columns are independent), in the shape of the factors."""
         return (
             self.factors**2
             if self.factors.ndim == 2
@@ -70,7 +71,7 @@ class Mixture:
 
     @property
     def arrays(self) -> tuple[Floats, Floats, Floats]:
-        """The means, whitening matrices and constants from which memberships are computed."""
+        """The means, whitening matrices and constants from which a row's memberships are computed."""
         return self.means, *whitening_of(self.weights, self.factors)
 
     @property
@@ -141,7 +142,10 @@ class Mixture:
         return np.asarray(densities.argmax(axis=0))
 
     def narrowest(self, other: Mixture) -> float:
-        """Return the largest ratio of the other (single) Gaussian's variance to a component's, over all directions."""
+        """Return how much wider the single Gaussian ``other`` is: its largest ratio of variances to a component's.
+
+        The ratio is the largest over all components and directions.
+        """
         roots = np.linalg.solve(_square(self.factors), _square(other.factors))
         return float(np.linalg.norm(roots, 2, axis=(1, 2)).max() ** 2)
 
@@ -155,7 +159,7 @@ class Mixture:
         return Mixture(self.structure, weights, self.means[kept], self.factors[kept])
 
     def drawn(self, normals: Floats) -> tuple[Floats, Floats]:
-        """Return rows of each component and their weights, made from standard normal variables.
+        """Make rows of each component from standard normal variables; return the rows and their weights.
 
         ``normals`` is of shape (n_components, n_drawn_of_each, n_columns).
         """
@@ -168,7 +172,7 @@ class Mixture:
         return (turned + self.means[:, None]).reshape(k * n, d), np.repeat(self.weights / n, n)
 
     def moved(self, step: Floats) -> Mixture:
-        """Return the mixture after a step; see the module.
+        """Return the mixture after a step, which is a vector of changes; see the module's docstring.
 
         No component moves by more than :data:`LONGEST_STEP`.
         """
@@ -193,10 +197,11 @@ class Mixture:
     def since(self, reference: Mixture) -> Floats:
         """Return the step that leads from a reference to this mixture.
 
-        The step is a vector of logarithms of the ratios of weights, of offsets of the means in
-        units of the reference's components, and of logarithms of the covariances relative to the
-        reference's. Off-diagonal entries count by the square root of 2, so that the vector's norm
-        is the matrix's norm. Tied covariances occur once; round components have one number each.
+        The vector has three groups of entries: logarithms of the ratios of weights; offsets of the
+        means, in standard deviations of the reference's components; and matrix logarithms of the
+        covariances relative to the reference's. Off-diagonal entries are multiplied by the square
+        root of 2, so that a matrix and its entries have the same norm. A tied covariance occurs
+        once, and a round component has a single number.
         """
         d = self.means.shape[1]
         logarithms = np.log(self.weights / reference.weights)
@@ -227,8 +232,8 @@ def tied_mixture(
 ) -> Mixture:
     """Return a mixture with one shared covariance.
 
-    It is the second moment of all rows minus the second moment of the means. No variance is below
-    ``part`` of the mean variance, or below ``least``.
+    The covariance is the second moment of all rows minus the second moment of the means. Its
+    eigenvalues are at least ``least``, and at least the fraction ``part`` of the mean variance.
     """
     weights = np.maximum(weights, 0.01 * weights.sum() / len(weights))
     weights = weights / weights.sum()
@@ -263,7 +268,7 @@ def to_symmetric(triangles: Floats, k: int, d: int) -> Floats:
 
 @dataclass(frozen=True)
 class Seen:
-    """The noisy mean of a public function over all rows."""
+    """The noisy mean over all rows of a public function of a row, with the function."""
 
     values: Floats
     deviations: Floats  #: The standard deviation of the noise in each entry.
@@ -274,9 +279,9 @@ class Seen:
 def prior_precision(mixture: Mixture, difference: float) -> Floats:
     """Return the inverse covariance of the prior over steps.
 
-    Under the prior, the covariances of components differ from each other by ``difference`` (as a
-    standard deviation of their logarithms), and their sizes by twice as much. All covariances
-    together differ from the reference by :data:`OF_ALL`.
+    Under the prior, the logarithms of the components' covariances differ from each other with the
+    standard deviation ``difference``, and the logarithms of their sizes with twice this deviation.
+    What all covariances have in common differs from the reference with the deviation :data:`OF_ALL`.
     """
     k, d = mixture.means.shape
     of_weights, of_means = np.full(k, OF_WEIGHTS**-2), np.full(k * d, OF_MEANS**-2)
@@ -301,7 +306,7 @@ def prior_precision(mixture: Mixture, difference: float) -> Floats:
 
 
 def normals_for(k: int, d: int, n_drawn: int, rng: np.random.Generator) -> Floats:
-    """Return about n_drawn normal vectors in all, with mean exactly 0 and covariance exactly 1 in each component."""
+    """Return about n_drawn normal vectors in all: for each component, with mean exactly 0 and covariance exactly I."""
     n_each = max(n_drawn // k, 4 * d)
     normals = rng.standard_normal((k, n_each, d))
     normals -= normals.mean(axis=1, keepdims=True)
@@ -324,9 +329,11 @@ def fitted(
 ) -> tuple[Mixture, float, Floats]:
     """Return the most probable mixture, the log evidence for its structure (Laplace's method), and the curvature.
 
-    The steps are Gauss-Newton steps with Levenberg-Marquardt damping. The covariance of the sums is
-    computed once, at the start. The derivative of an expectation is the covariance with the score,
-    so sums with discrete choices (such as nearest centers) have derivatives, too.
+    The curvature is the second derivative of the negative log posterior at this mixture. The fit
+    takes Gauss-Newton steps with Levenberg-Marquardt damping. The covariance of the sums is computed
+    once, at the start. The derivative of an expected sum is its covariance with the score (the
+    derivative of the log-density), so it exists even if the sum's function makes discrete choices,
+    such as the nearest center.
 
     Parameters
     ----------
@@ -394,10 +401,10 @@ def fitted(
 
 
 def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> Mixture:
-    """Return the mixture whose moments are averages over the posterior; uncertain components become wider."""
+    """Return the mixture whose moments are averages over the posterior, which makes uncertain components wider."""
     others = others_as_probable(mixture, curvature, N_AVERAGED, rng)
     means = np.mean([other.means for other in others], axis=0)
-    # Beside a factor, the offset of the mean is one more column of a root of the covariance.
+    # With the offset of a drawn mean as one more column, a factor becomes a root of the second moment about the mean.
     roots = [np.dstack([_square(other.factors), other.means - means]) for other in others]
     covariances = np.mean([root @ root.transpose(0, 2, 1) for root in roots], axis=0)
     weights = np.mean([other.weights for other in others], axis=0)
@@ -409,7 +416,7 @@ def averaged(mixture: Mixture, curvature: Floats, rng: np.random.Generator) -> M
 def others_as_probable(
     mixture: Mixture, curvature: Floats, n_drawn: int, rng: np.random.Generator
 ) -> list[Mixture]:
-    """Draw mixtures from the posterior, in pairs on opposite sides of the most probable one."""
+    """Draw mixtures from the posterior, in pairs that lie on opposite sides of the most probable mixture."""
     values, vectors = np.linalg.eigh(curvature)
     normals = rng.standard_normal((len(curvature), n_drawn // 2))
     in_pairs = np.hstack([normals, -normals])

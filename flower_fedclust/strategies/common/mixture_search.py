@@ -1,9 +1,9 @@
 """The search for the mixture that explains what a run has released; nothing here sees a row.
 
-With few columns the mixture lies in all of them. With many it lies in the directions in which the
-components' centers differ, and in which the rows spread most; along all other directions the rows
-have one variance. Everything here costs no privacy, so the search tries several structures and
-priors and takes the most probable.
+With few columns the mixture has all of them. With many columns it has only some directions: those in
+which the centers of the components differ, and those in which the rows spread most. Along all other
+directions the rows are taken to have one variance. Nothing here costs privacy, so the search tries
+several structures of covariances and several priors, and takes the most probable ones.
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ from flower_fedclust.strategies.common.private_search import CLIENT_MARGIN, Spac
 
 Floats = NDArray[np.float64]
 
-#: The most directions of a mixture; more only if the centers differ in more.
+#: The most directions of a mixture, unless its centers differ in more directions.
 MOST_COLUMNS = 12
-#: The most parameters of a mixture: with more components it has fewer directions. If there is a choice of structures,
-#: the first one is left out if it has more parameters than the second number.
+#: The most parameters of a mixture; it gets fewer directions if it would have more. If there is a choice of structures,
+#: the first structure is left out if it would have more parameters than the second number.
 MOST_NUMBERS, MOST_OF_CHOICE = 1200, 600
-#: The numbers of rows that the server draws from a mixture: to compare mixtures, and for the last fit.
+#: How many rows the server draws from a mixture: first for comparing mixtures, then for the last fit.
 N_DRAWN_FIRST, N_DRAWN = 1_000, 2_000
 #: The fewest rows drawn for each component.
 DRAWN_FOR_EACH = 130
-#: The most mixtures whose sums a fit computes: to compare mixtures, and otherwise.
+#: The most mixtures whose expected sums a fit computes: first if it only compares mixtures, then for other fits.
 N_FITS, MOST_FITTED = 5, 10
-#: The fraction of the rows whose vectors are not clipped, if the rows follow the mixture.
+#: Bounds are chosen so that this fraction of the rows' vectors is not clipped if the rows follow the mixture.
 NOT_CLIPPED = 0.45
-#: The priors that are tried: how much the covariances of components differ from each other; the default comes first.
+#: How much the covariances of components differ from each other under the priors that are tried (standard deviations of
+#: logarithms); the default comes first.
 DIFFERENCES = (0.45, 0.15, 1.0)
-#: The smallest variance in the reference, as a fraction of the mean variance.
+#: The smallest variance in the mixture at which priors are centered (the reference), over the mean variance.
 LEAST_OF_MEAN = 0.3
-#: The least mean squared distance of rows from the centers of round components, as a fraction of their mean square.
+#: With round components, the mean squared distance of a row from its center is at least this fraction of the rows' mean
+#: squared norm.
 LEAST_OF_ROUND = 0.2
 #: The least variance of a component in any direction, as a fraction of the rows' mean variance.
 NOISY_FLOOR = 1e-3
-#: The fraction of rows that may lie where the mixture does not expect them, one standard deviation of all rows away.
+#: The fraction of the rows that may lie where the mixture does not expect them: farther away, by one standard deviation
+#: of all rows.
 PART_ELSEWHERE = 0.01
-#: The number of other runs that are imitated.
+#: The number of other runs that are simulated, to estimate how well they would agree.
 N_OTHER_RUNS = 10
 
 
@@ -72,8 +75,8 @@ class MixtureSearch:
     sizes : ndarray of shape (n_components,)
         The approximate number of rows nearest to each center.
     structures : sequence of str
-        The structures of covariances among which the run chooses, the one with the most numbers
-        first.
+        The structures of covariances among which the run chooses; the structure with the most
+        parameters comes first.
     rng : numpy.random.Generator
     """
 
@@ -94,7 +97,7 @@ class MixtureSearch:
         while n_directions > 1 and n_numbers(structures[0], k, n_directions) > MOST_NUMBERS:
             n_directions -= 1
         self.structures = structures
-        #: The smallest variance.
+        #: The smallest variance of a component in any direction.
         self.least = NOISY_FLOOR * space.total / d
         #: The directions of the mixture; an empty array means that the mixture lies in all columns.
         self.directions = np.zeros((0, 0))
@@ -105,7 +108,8 @@ class MixtureSearch:
         )
         if n_directions < d:
             self.directions = basis
-        #: The second moment of the rows in these, and their variance in every other direction.
+        #: The second moment of the rows in the directions of the mixture. ``elsewhere``, below, is their variance in
+        #: each other direction.
         self.moment = _moment(space, basis, self.least)
         n_others = max(d - n_directions, 1)
         rest = (space.total - float(np.trace(self.moment))) / n_others
@@ -113,11 +117,11 @@ class MixtureSearch:
         self.centers = centers @ basis
         self.normals = normals_for(k, n_directions, max(N_DRAWN_FIRST, DRAWN_FOR_EACH * k), rng)
         tied = tied_mixture(sizes, self.centers, self.moment, LEAST_OF_MEAN, self.least)
-        #: The means of the priors, one for each structure.
+        #: The mixtures at which priors are centered, one for each structure.
         self.references = [tied.as_structure(structure) for structure in structures]
 
     def round(self) -> Mixture:
-        """Return the mixture whose labels are the nearest centers: equal shares and one variance."""
+        """Return the mixture with equal shares and one variance, so that a row belongs to its nearest center."""
         means = self.centers
         all_rows, between = (
             float(np.trace(self.moment)),
@@ -135,20 +139,20 @@ class MixtureSearch:
         )
 
     def first(self) -> Mixture:
-        """Return the most probable mixture of the first structure, near the centers."""
+        """Return the most probable mixture of the first structure; the fit starts from the centers of k-means."""
         return self._fitted(self.references[0], self.references[0], DIFFERENCES[0], N_FITS)[0]
 
     def better(self, mixture: Mixture) -> Mixture:
-        """Return the most probable mixture of the first structure, now that more has been released."""
+        """Fit the first structure again, from ``mixture`` on, after more sums have been released."""
         return self._fitted(
             mixture.as_structure(self.structures[0]), self.references[0], DIFFERENCES[0]
         )[0]
 
     def best(self, mixture: Mixture) -> tuple[Mixture, float]:
-        """Return the mixture of the most probable structure and prior, averaged over what is equally probable.
+        """Return the mixture of the most probable structure and prior, averaged over its posterior.
 
-        Also returns how well mixtures drawn from the posterior agree with it (an adjusted Rand
-        index).
+        Also returns how well mixtures drawn from the posterior agree with it, as a mean adjusted
+        Rand index.
         """
         priors = [(reference, DIFFERENCES[0]) for reference in self.references]
         fits = [
@@ -187,13 +191,14 @@ class MixtureSearch:
         )
 
     def hidden(self, mixture: Mixture, single: Mixture) -> float:
-        """Estimate by how many nats a row one Gaussian may be better than the mixture without this being visible.
+        """Estimate by how much the measured gain of the mixture over one Gaussian may be too large, in nats per row.
 
-        There are three reasons why it may be. The single Gaussian has the noisy second moment; with
-        the exact moment M it would gain ``tr((M^-1 E)^2) / 4`` nats for a small error E, which is
-        doubled here because E may be large. If the mixture is narrower than the Gaussian, a few
-        rows elsewhere lose more than the clipped gains show. If the mixture spreads further than
-        the moment, the moment was clipped, and a Gaussian as wide as the mixture may be better.
+        There are three reasons. The single Gaussian has the noisy second moment. With the exact
+        moment M it would be better by ``tr((M^-1 E)^2) / 4`` nats if the error E is small; this is
+        doubled here because E may be large. Gains are clipped: if the mixture is narrower than the
+        Gaussian, a few rows far from it lose more than the clipped gains show. The moment is
+        clipped: if the mixture spreads further than the moment, a Gaussian as wide as the mixture
+        may be better.
         """
         n_others = self.space.n_columns - len(self.moment)
         precisions = 1.0 / np.append(
@@ -209,7 +214,7 @@ class MixtureSearch:
     def _fitted(
         self, start: Mixture, reference: Mixture, difference: float, n_steps: int = MOST_FITTED
     ) -> tuple[Mixture, float, Floats]:
-        """Return the fit, the evidence and the curvature from a start, with a prior around a reference."""
+        """Fit a mixture, with a prior around ``reference``; return it, the log evidence and the curvature."""
         where = self.space.frame.radius, self.directions
         return fitted(
             self.seen,
@@ -223,9 +228,9 @@ class MixtureSearch:
         )
 
     def norms(self, mixture: Mixture, scale: float, rows_per_client: int) -> tuple[float, float]:
-        """Return the norms to which clients clip the vectors of rows, and the means of their vectors.
+        """Return two norms: the bound of a row's vector, and the bound of a client's mean vector.
 
-        If the guarantee is for rows, ``rows_per_client`` is 0; the first norm is then smaller, and
+        If the guarantee covers rows, ``rows_per_client`` is 0; then the first norm is smaller, and
         the second is 0.
         """
         drawn, weights = mixture.drawn(self.normals)
@@ -255,7 +260,7 @@ class MixtureSearch:
 
 
 def _moment(space: Space, basis: Floats, least: float) -> Floats:
-    """Return the second moment of the rows in a basis; variances hidden by noise are set to their estimates."""
+    """Return the second moment of the rows in a basis; where noise hides variances, their estimates replace them."""
     likely = np.array([mean_if_positive(float(value), space.noise) for value in space.values])
     turned = basis.T @ space.directions
     moment = (turned * np.maximum(likely, least)) @ turned.T
@@ -270,7 +275,7 @@ def _directions(space: Space, centers: Floats, n_directions: int) -> Floats:
     """Return orthonormal directions: first those in which centers differ, then those in which rows spread most."""
     offsets = centers - centers.mean(axis=0)
     _, sizes, between = np.linalg.svd(offsets, full_matrices=False)
-    # k centers differ in at most k - 1 directions; smaller singular values are rounding.
+    # k centers differ in at most k - 1 directions; singular values below ``least`` come from rounding.
     least = 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)
     between = between[sizes > least][: len(centers) - 1]
     both = np.concatenate([between.T, space.directions], axis=1)

@@ -24,13 +24,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of all clients' rows together."""
+    """The number, the means and the deviations of all clients' rows."""
 
     n_rows: float  #: Approximate if there is noise.
     mean: Floats  #: The mean of each column, of shape (n_columns,).
     deviation: Floats  #: Standard deviations, of shape (n_columns,).
-    #: The mean distance between two rows of a client, averaged over the clients (FedSC, equation 42, c = 1). With noise
-    #: it is the root mean square distance between all rows, computed from the deviations.
+    #: Without noise: the mean distance between two rows of a client, averaged over the clients (FedSC, equation 42 with
+    #: c = 1). With noise: the root mean square distance between two of all rows, computed from the deviations.
     distance: float
 
 
@@ -42,13 +42,13 @@ MOMENTS = ("column_sums", "column_squares", "row_count")
 
 
 def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, Frame]]:
-    """Return the moments, and the frame in which they were taken, in four rounds without noise.
+    """Find the moments of the columns in four rounds without noise; also return the frame from the first three.
 
-    The squares are taken about the mean from the first rounds, so that columns far from 0 lose no
-    digits.
+    Squares are measured from the mean that the first rounds found, so that columns far from 0 lose
+    no digits.
     """
     frame, _ = yield from frame_of_rows(rows=rows)
-    # A client may have dropped out since, so the rows are counted again.
+    # A client may have dropped out since the frame was found, so rows are counted again.
     reply = yield Sum(MomentsClient.column_spread.asked(*frame.arrays), rows=rows)
     sums, of_squares, distances, n_clients, n_rows = reply
     offset = sums / n_rows
@@ -88,7 +88,7 @@ def noisy_column_moments(
 
 def checked_bandwidth(bandwidth: float | None, moments: Moments) -> float:
     """Return the given bandwidth, or the mean distance; raise a DataError if it would be 0."""
-    # Means of equal numbers can differ from them in the last digit.
+    # The mean of equal numbers can differ from these numbers in the last digit.
     if moments.distance == 0 and np.all(moments.deviation <= 1e-12 * np.abs(moments.mean)):
         raise DataError(
             "all rows are equal, so there is nothing to cluster by; give rows that differ."
@@ -120,7 +120,7 @@ class MomentsClient(FrameClient):
     def column_spread(
         self, *frame: Floats
     ) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
-        """Return the sum and squares about the mean, the mean distance (equation 41), whether it exists, and n."""
+        """Return sum and squares about the mean, mean distance (FedSC, equation 41), whether it exists, and n_rows."""
         rows = self.enter(*frame)
         sums, n_rows = rows.total()
         distance, unit = mean_distance(rows.integers, rows.exponent)

@@ -1,7 +1,10 @@
 """The server's work on noisy cells: their best number, solutions of k-means, and imitations of other runs.
 
-Released cells are searched as hard as rows would be, because any number of starts on them costs no privacy.
-:mod:`.private_search` has the rounds.
+A cell is a small region of space. Its mean and its number of rows come from noisy sums. Once they are released, any
+number of k-means starts on them costs no privacy, so the server searches them as thoroughly as it would search rows.
+
+To imitate another run is to simulate it: the server draws rows about the cells, and repeats the search on these rows
+with new noise and new random numbers. :mod:`.private_search` has the rounds.
 """
 
 from __future__ import annotations
@@ -30,53 +33,67 @@ from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_ind
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: The fewest cells for each cluster, and the most cells; how many numbers of cells are compared.
+#: The fewest cells for each cluster; the most cells in all, unless there are many clusters; and how many numbers of
+#: cells are compared.
 FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
-#: The count of a row weighs as much as an offset of this fraction of the bound. The bound is this many typical
-#: distances.
+#: In the sums of a cell, the count of a row is an entry of this fraction of the bound of offsets. That bound is the
+#: second number times the typical distance of a row from the mean of its cell.
 CELL_WEIGHT, CELL_REACH = 0.7, 1.3
-#: Rows that the server draws about the noisy cells, at least and for each cluster.
+#: How many rows the server draws about the noisy cells: at least the first number in all, and at least the second for
+#: each cluster.
 N_DRAWN, DRAWN_FOR_EACH = 6000, 30
-#: The k-means of the cells that the server starts; fewer, but not below the second number, beyond so many products.
+#: How often the server runs k-means on the cells, from different starts. If that takes more multiplications than the
+#: third number, it starts fewer, but at least the second number.
 N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
-#: The most steps of such a k-means.
+#: The most Lloyd steps of a k-means of the cells.
 MOST_STEPS = 50
-#: The most solutions that take steps together, and the relative excess cost at which they are told apart.
+#: The most solutions that take steps together; and the number that is divided by the relative excess cost of a noisy
+#: step to get how many do. With more noise, fewer solutions can be told apart.
 MOST_SOLUTIONS, TOLERATED = 30, 0.01
-#: Steps of all solutions before their costs are compared, and how many are left of them each time.
+#: Steps of all solutions before each comparison of their costs; the number of comparisons; and by what each comparison
+#: divides the number of solutions. The last comparison leaves one solution.
 STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
-#: Two solutions differ if a center of one has a squared distance of more than this part of the rows' variance from
-#: every center of the other.
+#: Two solutions differ if some center of one is far from every center of the other: the squared distances exceed this
+#: fraction of the rows' variance.
 APART = 0.01
-#: Other runs that are imitated, the rows that they share, the starts of each, and their steps.
+#: The number of imitated runs; the fewest rows that are drawn for them; and for each run, the starts of k-means on the
+#: cells and the Lloyd steps on the drawn rows.
 N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 16, 2000, 10, 3
-#: Beyond so many clusters an imitated run has fewer starts, in inverse proportion: its time grows with their square.
+#: With more clusters than this, an imitated run has fewer starts, in inverse proportion to the number of clusters,
+#: because its time grows with the square of that number.
 MANY_CLUSTERS = 64
-#: Cells of fewer rows, in deviations of their noise, are not imitated.
+#: Imitated runs leave out cells whose count is less than this many standard deviations of its noise.
 CLEAR_CELL = 3.0
-#: A cell whose drawn rows have other weights on average counts otherwise, as if so many more of weight 1 were drawn.
+#: For imitated runs, the count of a cell is multiplied by the mean weight of its drawn rows and of this many further
+#: rows of weight 1.
 FEW_DRAWN = 3
-#: Imitated runs have this many times the noise of the run: to judge its clusters, and to choose their number.
+#: The noise of imitated runs over the noise of the real run: first for judging the clusters that were found, then for
+#: choosing the number of clusters.
 ROUGHER, ROUGHER_OF_NUMBER = 2.0, 3.0
-#: Rows about clusters have at least this part of the variance of all rows in each direction.
+#: In each direction, rows that are drawn about clusters have at least this fraction of the variance of all rows.
 LEAST_LEFT = 0.003
-#: The loss of costs by clipping may differ from the expected loss by this factor.
+#: A safety factor: real rows may lose this many times as much by clipping as drawn rows, and noise may reach this many
+#: standard deviations.
 UNSURE = 2.0
 #: Solutions are equally good if their costs differ by less than this fraction.
 EQUALLY_GOOD = 0.01
-#: Offsets are clipped to so many typical distances, which grows as noise falls: a wide bound has no bias.
+#: The bound of offsets, in typical distances: REACH if the relative excess cost of a noisy step is REACH_AT, and
+#: REACH_GROWS more each time this cost falls by a factor of e; between the last two numbers. With little noise a wide
+#: bound is best, because clipping would bias the centers more than noise moves them.
 REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
-#: How many wider bounds are tried, the widest of them, and the part of a step's noise that other steps leave.
+#: How many bounds are tried, from the least one on; the widest of them, in typical distances; and the fraction of a
+#: step's noise that remains after the other steps.
 N_REACHES, WIDEST_REACH, NOISE_LEFT = 12, 12.0, 0.2
-#: Fewer drawn rows than this say nothing of their cluster's mean.
+#: With fewer drawn rows in a cluster than this, its mean is taken to lose nothing by clipping.
 FEWEST_DRAWN = 3
 
 
 def left_by_a_code(variances: Floats, n_points: int) -> float:
-    """Return the mean squared distance of rows of a Gaussian from the best n_points points.
+    """Return the mean squared distance of a Gaussian's rows from the nearest of n_points points, at best.
 
-    In each direction the distance is ``min(level, variance)`` ("reverse water-filling"; Cover and Thomas, "Elements of
-    information theory", theorem 10.3.3). The variances are sorted, the largest first.
+    In each direction the mean squared distance is ``min(level, variance)``, with one level for all directions ("reverse
+    water-filling"; Cover and Thomas, "Elements of information theory", theorem 10.3.3). The variances are sorted, the
+    largest first.
     """
     logarithms = np.log(np.maximum(variances, np.finfo(float).tiny))
     # The level, if the first directions are divided and the others are not.
@@ -95,7 +112,7 @@ def directions_and_cells(
     fewest: int,
     most: int,
 ) -> tuple[int, int]:
-    """Choose the numbers of directions and cells with which noisy means of cells are nearest to the rows.
+    """Choose how many directions and cells to use, so that the rows are nearest to the noisy means of their cells.
 
     Parameters
     ----------
@@ -104,9 +121,11 @@ def directions_and_cells(
     elsewhere : float
         The variance in all other directions.
     norm : callable
-        How far a row moves the sums of so many cells, in typical distances of a row from the mean of its cell.
+        Takes a number of cells; returns how far one row moves the sums of all of them, in typical distances of a row
+        from the mean of its cell.
     noise : float
-        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+        The standard deviation of the noise in a sum to which each row adds a vector of norm at most 1, divided by the
+        number of rows.
     fewest, most : int
         Bounds on the number of cells.
     """
@@ -126,7 +145,7 @@ def directions_and_cells(
 
 @dataclass(frozen=True)
 class NoisyCells:
-    """Noisy cells of the rows, in the directions of the search."""
+    """Noisy means and counts of cells, in the directions in which the run searches for clusters."""
 
     means: Floats
     counts: Floats  #: The counts of the cells, all positive.
@@ -135,13 +154,16 @@ class NoisyCells:
     of_counts: float  #: The standard deviation of the noise in a count.
 
     def drawn(self, n_clusters: int, rng: np.random.Generator) -> Floats:
-        """Draw rows from Gaussians about the means, enough for so many clusters."""
+        """Draw rows from Gaussians about the means of the cells: enough of them for n_clusters clusters."""
         return self.drawn_rows(max(N_DRAWN, DRAWN_FOR_EACH * n_clusters), self.within, rng)[1]
 
     def drawn_rows(
         self, n_rows: int, within: Floats, rng: np.random.Generator
     ) -> tuple[Labels, Floats]:
-        """Draw cells, and rows from Gaussians about their means, of this variance in each direction."""
+        """Draw cells by their counts, and a row from a Gaussian about the mean of each; return both.
+
+        ``within`` is the variance of the Gaussians in each direction.
+        """
         drawn = rng.choice(len(self.means), n_rows, p=self.counts / self.counts.sum())
         rows = self.means[drawn]
         return drawn, np.asarray(rows + rng.standard_normal(rows.shape) * np.sqrt(within))
@@ -150,10 +172,11 @@ class NoisyCells:
 def best_solutions(
     cells: NoisyCells, rows: Floats, n_clusters: int, n_wanted: int, rng: np.random.Generator
 ) -> list[Floats]:
-    """Return distinct k-means solutions, the best first, alternating between cells and rows drawn about them.
+    """Return distinct k-means solutions, the best first: of the cells and, in turn, of rows drawn about the cells.
 
-    The solutions of the cells come first: rows are drawn equally wide about all cells, and how wide is uncertain. Half
-    of the k-means weight the cells by a bootstrap, so that they end in other minima.
+    Each pair begins with the solution of the cells, which is more reliable: the drawn rows are spread equally about all
+    cells, and their spread is uncertain. Half of the k-means weight the cells by a bootstrap, so that they end in other
+    minima.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -189,9 +212,9 @@ def best_solutions(
 def kmeans_of_cells(
     means: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator
 ) -> Floats:
-    """Return the centers of one k-means of cells for each row of weights, of shape (len(weights), n_clusters, ...).
+    """Run one k-means of the cells for each row of weights; return centers, of shape (len(weights), n_clusters, ...).
 
-    All of them take their Lloyd steps together: cells are so few that scikit-learn's takes ten times as long.
+    All runs take their Lloyd steps together. With so few cells, scikit-learn's k-means would take ten times as long.
     """
     apart, number = squared_distances(means, means), min(n_clusters, len(means))
     first = means[spread_out(apart, weights, number, rng)]
@@ -220,9 +243,10 @@ def kmeans_of_cells(
 
 
 def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> Labels:
-    """Draw points by greedy k-means++, from their squared distances: scikit-learn's takes a hundred times as long.
+    """Draw points by greedy k-means++; return their indices, of shape (n_draws, n_points).
 
-    There is one draw for each row of weights, of shape (n_draws, n_points): their steps are taken together.
+    ``apart`` has the squared distances between all cells, and each row of ``weights`` asks for one draw. All draws take
+    their steps together. scikit-learn's function would take a hundred times as long.
     """
     n_draws, n_cells = weights.shape
     n_trials, draws = 2 + int(math.log(n_points)), np.arange(n_draws)
@@ -246,7 +270,11 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
 
 
 def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
-    """Return the first solutions that have a center farther than this squared distance from all earlier solutions."""
+    """Return at most n_wanted solutions that differ, the first ones first.
+
+    A solution differs if one of its centers has a squared distance of more than ``apart`` from all centers of a
+    solution that was returned, for each of these.
+    """
     kept: list[Floats] = []
     for solution in solutions:
         if len(kept) < n_wanted and all(
@@ -264,7 +292,7 @@ def reach_of_offsets(excess: float) -> float:
 
 @dataclass(frozen=True)
 class DrawnOffsets:
-    """Offsets of drawn rows from the nearest of some centers: how real rows' offsets are expected to be clipped."""
+    """Offsets of drawn rows from their nearest centers, to estimate what clipping does to the offsets of real rows."""
 
     labels: Labels
     offsets: Floats
@@ -281,7 +309,7 @@ class DrawnOffsets:
         return cls(labels, offsets, norms, sizes)
 
     def lost(self, bound: float) -> Floats:
-        """Return what clipping to a bound takes from the mean offset of each center."""
+        """Return by how much clipping to a bound shortens the mean offset at each center, as a vector."""
         taken = 1.0 - np.minimum(1.0, bound / np.maximum(self.norms, bound))
         beyond = taken > 0
         sums, _ = cluster_sums(
@@ -290,10 +318,10 @@ class DrawnOffsets:
         return np.where(self.sizes[:, None] >= FEWEST_DRAWN, sums / self.sizes[:, None], 0.0)
 
     def reach(self, within: float, excess: float) -> float:
-        """Choose the bound of offsets in typical distances, from the relative excess cost of a noisy step.
+        """Choose the bound of offsets, in typical distances, from the relative excess cost of a noisy step.
 
-        It is wider than without drawn rows where clipping would move centers by more than the noise: where clusters
-        have rows far away. What clipping takes from real rows may be UNSURE times as much as from drawn rows.
+        The bound is at least :func:`reach_of_offsets`. It is wider if some clusters have far rows, so that clipping
+        would move centers by more than the noise does. Real rows may lose UNSURE times as much as drawn rows.
         """
         least, best = reach_of_offsets(excess), math.inf
         chosen = least
@@ -307,26 +335,29 @@ class DrawnOffsets:
 
 
 def excess_of_a_step(n_columns: int, n_clusters: int, norm: float, noise: float) -> float:
-    """Return the relative excess cost of one noisy step.
+    """Return by which fraction the noise of one Lloyd step raises the k-means cost.
 
-    The means of k clusters of n / k rows have noise of variance ``d (norm k s / n)^2`` each, where s / n is ``noise``.
-    Lengths are in units of the typical distance, whose square is the cost of a row; the norm is the most that a row
-    moves the sums, in this unit.
+    With n / k rows in each of k clusters, the noise moves each mean by a squared distance of ``d (norm k s / n)^2`` on
+    average; s / n is ``noise``. Lengths are in units of the typical distance of a row from its center, so that a row
+    costs 1.
 
     Parameters
     ----------
+    norm : float
+        The most that one row moves the sums, in typical distances.
     noise : float
-        The standard deviation of the noise of a sum whose bound is 1, by the number of rows.
+        The standard deviation of the noise in a sum to which each row adds a vector of norm at most 1, divided by the
+        number of rows.
     """
     return n_columns * (n_clusters * norm * noise) ** 2
 
 
 class BoundOfCosts(NamedTuple):
-    """A bound for clipping a row's costs minus their mean, and its effects."""
+    """The norm to which a row's costs, less their mean, are clipped; and what the clipping does to the sums."""
 
     bound: float
-    norm: float  #: How far one protected unit can move the sum after clipping.
-    lost: Floats  #: The expected loss of each sum by clipping.
+    norm: float  #: How far one protected unit (a row or a client) can move the sum after clipping.
+    lost: Floats  #: By how much clipping is expected to lower the sum for each solution.
 
 
 def bound_of_costs(
@@ -336,10 +367,10 @@ def bound_of_costs(
     noise: float,
     norm: Callable[[Floats, float], float],
 ) -> BoundOfCosts:
-    """Choose a bound for the costs of a row beside their mean.
+    """Choose the norm to which a row's costs under all solutions, less their mean, are clipped.
 
-    It balances the noise with the largest part that clipping takes, by rows that were drawn from the cells. Real rows,
-    which are less round, may have several times as much clipped.
+    A wide bound needs more noise, and a narrow one loses more by clipping. The loss is estimated on rows that were
+    drawn about the cells. Real clusters are less round, so that their rows may lose several times as much.
 
     Parameters
     ----------
@@ -349,9 +380,9 @@ def bound_of_costs(
     n_rows : float
         The number of real rows.
     noise : float
-        The standard deviation of the noise of a sum whose norm is 1.
+        The standard deviation of the noise in a sum that one protected unit moves by at most 1.
     norm : callable
-        How far one unit moves the sum of these vectors, which are clipped to a bound.
+        Takes clipped vectors and their bound; returns how far one protected unit moves their sum.
     """
     costs = np.stack(
         [squared_distances(rows, centers).min(axis=1) for centers in solutions], axis=1
@@ -373,7 +404,10 @@ def bound_of_costs(
 def dropped_light(
     means: Floats, counts: Floats, deviation: float, light: float, fewest: int
 ) -> tuple[Floats, Floats]:
-    """Return the cells whose count exceeds ``light`` standard deviations of the noise; at least the heaviest ones."""
+    """Return the cells whose count exceeds ``light`` standard deviations of its noise, the largest count first.
+
+    If these are fewer than ``fewest``, the next largest counts follow.
+    """
     order = np.argsort(-counts, kind="stable")[
         : max(int(np.count_nonzero(counts > light * deviation)), fewest)
     ]
@@ -381,12 +415,12 @@ def dropped_light(
 
 
 class Compared(NamedTuple):
-    """Solutions whose costs a run has compared, and what it released of them."""
+    """Solutions of k-means whose costs on the rows a run has compared, and the noisy costs that it released."""
 
     #: The centers of each solution, of shape (n_solutions, n_clusters, n_columns).
     solutions: Floats
-    costs: Floats  #: The mean cost of a row, up to a number that all have in common.
-    deviation: float  #: The standard deviation of the noise in such a cost.
+    costs: Floats  #: The mean cost of a row under each solution, up to a constant that is the same for all solutions.
+    deviation: float  #: The standard deviation of the noise in each of these costs.
 
 
 def repeated(
@@ -400,12 +434,12 @@ def repeated(
 ) -> Repeated:
     """Imitate other runs with what this run has released, and compare their clusters with its own.
 
-    The server draws rows about the noisy cells, so that rows between clusters are drawn as well. They are moved and
-    weighted until they agree with what the run has released since: the means of its clusters, and the costs of the
-    solutions that it has compared. Another run sees the cells with other noise, chooses among solutions of them, takes
-    steps on these rows, and ends with the noise of its last steps. The imitated noise is ROUGHER than the real one,
-    because another run also finds other directions. Runs without any noise are imitated as well, to tell what the noise
-    does from what search and table do.
+    The server draws rows about the noisy cells, so that rows between clusters are drawn as well. It moves and weights
+    them until they agree with later releases: the means of the clusters, and the costs of the compared solutions. An
+    imitated run sees the cells with new noise, chooses among their k-means solutions, takes Lloyd steps on the drawn
+    rows, and ends with the noise of its last steps. This noise is ROUGHER times the real one, because a real run would
+    also search in other directions. Further runs are imitated without noise, to separate the effect of noise from
+    that of the random search.
 
     Parameters
     ----------
@@ -414,11 +448,11 @@ def repeated(
     errors : ndarray of shape (n_clusters, 2)
         The variance of the error in an entry of a center, in the directions of the search and elsewhere.
     directions : ndarray of shape (n_columns, n_directions)
-        The directions of the search.
+        The directions in which the run searched for clusters.
     elsewhere : float
         The variance of the rows in all other directions together.
     compared : sequence of Compared
-        Each comparison of the costs of solutions, the last one last.
+        The comparisons of the costs of solutions, in the order of the run.
     """
     k, cells = len(centers), _clear_of_noise(cells, len(centers))
     of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
@@ -455,7 +489,7 @@ def repeated(
 
 
 def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
-    """Leave out cells of few rows: with other noise again, they would be anywhere."""
+    """Leave out cells of few rows, which new noise would move anywhere; keep at least the ``fewest`` largest."""
     kept = cells.counts >= min(
         CLEAR_CELL * cells.of_counts, np.sort(cells.counts)[-min(fewest, len(cells.counts))]
     )
@@ -463,11 +497,12 @@ def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
 
 
 def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
-    """Return weights of drawn rows, near 1, with which solutions cost as much as the run has released, up to its noise.
+    """Return weights near 1 for drawn rows, so that their weighted costs agree with the released costs, up to noise.
 
-    Let row i of G be the costs of all drawn rows under solution i, less their mean over the solutions that were
-    compared with it, e what was released less the mean of G, and v the variances of its noise. For m rows the weights
-    are ``1 + G' z / m`` with ``(G G' / m^2 + diag v) z = e``: the most probable ones if each has the variance 1.
+    Row i of G has the cost of each drawn row under solution i, less the mean cost under all solutions of the same
+    comparison. Entry i of e is the released cost of solution i, less the mean of row i of G; v has the variances of the
+    noise in e. For m rows the weights are ``1 + G' z / m``, where ``(G G' / m^2 + diag v) z = e``. These are the most
+    probable weights if each has the variance 1 beforehand.
     """
     if not compared:
         return np.ones(len(rows))
@@ -490,18 +525,18 @@ def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
 
 @dataclass(frozen=True)
 class Imitated:
-    """Drawn rows that stand for the rows of a run, and how the run searched them."""
+    """Drawn rows that take the place of a run's rows in imitated runs, and how the run searched its rows."""
 
     rows: Floats
     weights: Floats
-    #: The variance of the error in an entry of a center, in the directions of the search and elsewhere.
+    #: The variance of the error in an entry of each center: in the directions of the search, and in all others.
     errors: Floats
     directions: Floats
-    n_compared: int = 1  #: The number of solutions that the run compared at first.
+    n_compared: int = 1  #: The number of solutions in the run's first comparison.
 
     @cached_property
     def shared(self) -> Floats:
-        """The first drawn rows, in the directions of the search."""
+        """The first N_SHARED drawn rows, in the directions of the search."""
         return np.asarray(self.rows[:N_SHARED] @ self.directions)
 
     def costs(self, runs: Floats) -> Floats:
@@ -511,7 +546,7 @@ class Imitated:
     def step(self, runs: Floats) -> Floats:
         """Return the weighted means of the rows nearest to each center of each run.
 
-        Some runs step together: with many columns, most of the time passes with reading the rows.
+        Several runs take the step together: with many columns, most of the time is spent on reading the rows.
         """
         k, moved = runs.shape[1], np.empty(runs.shape)
         for block in _some_runs(self.rows, runs):
@@ -524,7 +559,7 @@ class Imitated:
         return moved
 
     def steps(self, runs: Floats) -> Floats:
-        """Return the centers after the steps of imitated runs, without noise."""
+        """Return the centers of imitated runs after their Lloyd steps, without noise."""
         for _ in range(N_OTHER_STEPS):
             runs = self.step(runs)
         return runs
@@ -557,10 +592,10 @@ def costs_of_each(rows: Floats, runs: Floats) -> Floats:
 def _equal_within(
     table: Imitated, labels_here: Labels, cost: float, compared: Sequence[Compared]
 ) -> float:
-    """Return by which part of the cost a solution that divides the rows otherwise is worse at most.
+    """Bound by which fraction of the cost some solution with other clusters is worse than the chosen one.
 
-    It is the least bound over all solutions that the run has compared: the released difference, and UNSURE deviations
-    of its noise. Without such a solution it is infinite.
+    For each compared solution whose clusters differ from the chosen ones, the bound is the released difference of costs
+    plus UNSURE standard deviations of its noise. Returns the smallest of these bounds; infinity if no solution differs.
     """
     bounds, k, weights = [math.inf], len(table.errors), table.weights
     for each in compared:
@@ -576,9 +611,10 @@ def _equal_within(
 def agreement_inside(
     cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator
 ) -> float:
-    """Return the agreement that :func:`repeated` would expect of so many runs, within the directions of the search.
+    """Return how well ``n_runs`` imitated runs agree with these centers, within the directions of the search.
 
-    It is for clusters that have taken no steps, such as those of each number of clusters that is tried.
+    Like :func:`repeated`, but for centers that have taken no Lloyd steps on the rows: the centers for each number of
+    clusters that is tried.
     """
     directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
     rows = _in_all_columns(
@@ -593,7 +629,7 @@ def agreement_inside(
 
 
 def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
-    """Draw rows from Gaussians about the clusters, as many for each as its cells have."""
+    """Draw rows from Gaussians about the centers, in proportion to the rows in the cells nearest to each center."""
     n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
     sizes = np.bincount(nearest_center(cells.means, centers), cells.counts, k)
     between = sizes / sizes.sum() @ centers**2
@@ -606,7 +642,7 @@ def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Gene
 def _in_all_columns(
     drawn: Floats, centers: Floats, directions: Floats, elsewhere: float, rng: Generator
 ) -> Floats:
-    """Return rows that are drawn in the directions of the search; elsewhere they lie about the nearest center."""
+    """Complete rows that were drawn in the directions of the search: elsewhere they lie about their nearest center."""
     inside = centers @ directions
     outside, n_others = centers - inside @ directions.T, max(np.subtract(*directions.shape), 1)
     rest = rng.standard_normal((len(drawn), len(centers[0]))) * math.sqrt(
@@ -642,7 +678,7 @@ def _another_run(
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
     costs = costs_of_each(means, starts) @ counts
-    # The run compares the costs of n_compared solutions on the rows. Those with the lowest costs on the cells are kept.
+    # A run compares n_compared solutions by their costs on the rows: those that cost least on the cells.
     _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
     best = starts[distinct[: table.n_compared]]
     if len(best) > 1:
@@ -662,7 +698,7 @@ def adjusted_rand(first: Labels, other: Labels, n_clusters: int) -> float:
 def best_jaccard(
     labels: Labels, others: Labels, n_clusters: int, weights: Floats | float = 1.0
 ) -> Floats:
-    """Return for each own cluster the largest Jaccard index with a cluster of another run."""
+    """Return for each cluster of ``labels`` its largest Jaccard index with a cluster of ``others``."""
     table = np.zeros((n_clusters, n_clusters))
     np.add.at(table, (labels, others), weights)
     either = table.sum(axis=1)[:, None] + table.sum(axis=0)[None, :] - table

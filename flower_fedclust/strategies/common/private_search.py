@@ -6,18 +6,20 @@ A strategy that derives from :class:`SearchStrategy` writes in its protocol::
     space = yield from space_of_rows(self, frame, n_rows)
     space, cells = yield from cells_of_rows(self, space)
 
-or for the last two, and a k-means of the cells, ``found = yield from rough_clusters(self, frame, n_rows)``. To go on
-with many solutions it writes ::
+A frame is the ball to which clients clip their rows; a space adds the directions in which the rows spread most; cells
+are small regions in these directions. In place of the last two lines, ``found = yield from rough_clusters(self, frame,
+n_rows)`` also clusters the cells by k-means. To go on with many solutions it writes ::
 
     best = yield from best_of_many(self, space, cells, n_clusters)
 
-Its budget has ``parts_of_cells(self, client_type)`` for the first three, and its client derives from
-:class:`SearchClient`. They take ``first_rounds(self) + CELL_ROUNDS`` rounds, and the last SOLUTION_ROUNDS.
+The client of such a strategy derives from :class:`SearchClient`. The first three lines need the parts of
+:func:`parts_of_cells` in the budget, and take :func:`first_rounds` and CELL_ROUNDS rounds. :func:`best_of_many` needs
+the parts of :func:`parts_of_solutions`, and takes at most SOLUTION_ROUNDS rounds.
 
-The solutions that cost little on the cells take noisy Lloyd steps side by side, and their costs are compared by one
-short vector a row. How many cells, directions and solutions there are follows from the noise, by rules without a
-threshold: with much noise one solution is left, and all steps are its own; with none, the result is that of many starts
-on pooled rows. Where the guarantee covers clients, sums are sums of their means over their rows.
+The solutions that cost little on the cells take noisy Lloyd steps in the same rounds. Their costs are then compared by
+one sum, to which a row adds one number for each solution. The noise decides how many cells, directions and solutions
+there are. With much noise there is a single solution, which takes all steps. Without noise the result is the same as
+from many starts on the pooled rows. If the guarantee covers clients, each client adds the mean over its rows to a sum.
 """
 
 from __future__ import annotations
@@ -109,40 +111,46 @@ COSTS_OF_CELLS: Mapping[str, float] = {
     "second_moment": 0.20,
     "cells": 0.52,
 }
-#: The rounds for cells, and the steps of the best solution before the last one.
+#: How many rounds make the cells; and the most Lloyd steps that the best solution takes before its last step.
 CELL_ROUNDS, N_STEPS = 3, 5
 #: The most rounds of :func:`best_of_many`.
 SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
-#: Rows are counted by distance in this many classes; each reaches sqrt(1/2) times as far as the one before.
+#: Rows are counted by their distance from the origin in this many classes. Each class reaches sqrt(1/2) times as far as
+#: the class before it.
 N_CLASSES = 16
 #: The fraction of the rows that may lie outside the ball in which the second moment is taken.
 PART_OUTSIDE = 0.1
-#: The number of neighboring classes whose rows are added up, and the deviations of the noise that the sum must exceed.
+#: How many neighboring classes of distance are added up; and how many standard deviations of its noise this sum must
+#: exceed to show that rows lie there.
 N_NEIGHBORING, CLEAR_CLASS = 3, 2.5
-#: The variance along a direction is at least this part of the mean variance.
+#: The variance along a direction is taken to be at least this fraction of the mean variance.
 LEAST_VARIANCE = 0.02
-#: How wide the first points of cells are, beside the rows; how far from a mean it is split, beside the rows of a cell;
-#: cells of fewer rows, in deviations of their noise, are dropped; the least variance within cells, beside that of rows.
+#: The spread of the first random points, over the spread of the rows; the distance of a new point from the mean of the
+#: cell that it splits, over the spread of the rows in cells; the count below which a cell is dropped, in standard
+#: deviations of its noise; and the least variance within cells, over the variance of the rows.
 FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 2.0, 0.03
-#: With more directions than this, first points and halves of cells are as far from the middle as with this number.
+#: In more directions than this, random points are moved towards the middle, until they are as far from it as they would
+#: be in this number of directions; see :func:`nearer_in_many`.
 FEW_DIRECTIONS = 16.0
-#: There are at most so many cells for each cluster, if these are more than MOST_CELLS, and at least so many, if the
-#: time of a run is what bounds their number.
+#: There are at most this many cells for each cluster, or MOST_CELLS if that is more. A bound on the time of a run can
+#: lower this limit, but not below the second number for each cluster.
 CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
-#: The weight of a count in a step, as a fraction of the bound of offsets.
+#: In the sums of a Lloyd step, the count of a row is an entry of this fraction of the bound of offsets.
 WEIGHT = 0.4
-#: At least this fraction of the expected signal of a step is taken to be there.
+#: The variance of the true offsets in a step is taken to be at least this fraction of the variance that was expected.
 LEAST_KEPT = 0.5
-#: What is expected of the first step in the directions of the search, beside the rows' variance there, and elsewhere,
-#: beside their mean variance; and how far the next step goes, beside this one.
+#: The variance of the offsets that is expected in the first step: in the directions of the search, over the rows'
+#: variance there; and in other directions, over the rows' mean variance. Then the variance of the next step's offsets,
+#: over the variance of this step's.
 FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 1.0, 0.2, 1.0
-#: The time of a run bounds the entries of rows by the number of solutions, of directions of the search, and of cells.
+#: Bounds on the time of a run. The number of entries of all rows, multiplied by the number of solutions, of directions
+#: of the search, or of cells, should be at most the first, second or third number.
 MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 2e8, 1e9
-#: The same bound for the steps of one solution; at least two steps come before the last one.
+#: The same bound for the number of steps of a single solution, which takes at least two steps before its last one.
 MOST_STEPPED = 4e7
-#: A step that lowers the cost by less than this part is the last one before the very last.
+#: If a step lowers the cost by at most this fraction, the final step is next.
 STILL = 3e-5
-#: Centers cost at least this fraction of the cost of one center.
+#: The cost of a solution is taken to be at least this fraction of the cost with a single center.
 LEAST_COST = 0.05
 #: At client level, the bound of the mean offset is this many times its typical norm.
 CLIENT_MARGIN = 1.5
@@ -228,7 +236,10 @@ class SearchStrategy(ClippedStrategy):
 
 @dataclass(frozen=True)
 class Units:
-    """Rows; or clients, each of which adds the mean over its rows to a sum, and clips it as a whole."""
+    """The units that the guarantee covers: rows, or clients.
+
+    A row adds its own vector to a sum. A client adds the mean over its rows, and clips this mean.
+    """
 
     number: float
     rows_each: float = 1.0
@@ -239,11 +250,14 @@ class Units:
         return CLIENT_MARGIN * bound / math.sqrt(self.rows_each) if self.are_clients else bound
 
     def of_counts(self, n_places: int) -> float:
-        """Return the norm of the numbers of a unit's rows at so many places, if its rows are like all others."""
+        """Return the norm of a unit's fractions of rows at ``n_places`` places, if its rows are like all rows."""
         return math.sqrt(1.0 / self.rows_each + 1.0 / n_places) if self.are_clients else 1.0
 
     def of_vectors(self, values: Floats, bound: float) -> float:
-        """Return the norm of what a unit adds to a sum of vectors, clipped to a bound, if rows are like them."""
+        """Return the norm of what a unit adds to a sum of vectors, each clipped to a bound.
+
+        ``values`` are vectors that rows are expected to have, one for each row.
+        """
         if not self.are_clients:
             return bound
         mean, mean_square = values.mean(axis=0), float((values**2).sum(axis=1).mean())
@@ -253,7 +267,7 @@ class Units:
         )
 
     def of_both(self, bound: float, weight: float, n_places: int) -> float:
-        """Return the norm of the sums of offsets beside the numbers of rows, which count as much as the weight."""
+        """Return the norm of what a unit adds to sums of clipped offsets and to numbers of rows times a weight."""
         return math.hypot(self.of_offsets(bound), weight * self.of_counts(n_places))
 
 
@@ -262,18 +276,18 @@ class Units:
 
 @dataclass(frozen=True)
 class Space:
-    """Where the rows lie, as far as the noise shows it."""
+    """Where the rows lie, and in which directions they spread, as far as noise does not hide it."""
 
     frame: Frame
     n_rows: float
     units: Units
-    #: The variances along the directions, the largest first, as far as noise shows them.
+    #: The estimated variances of the rows along the directions, the largest first.
     values: Floats
     #: Eigenvectors of the noisy second moment, of shape (n_columns, n_directions).
     directions: Floats
-    n_above: int  #: The number of directions that stand above the noise.
-    n_inside: int  #: The number of directions that are used.
-    spread: Floats  #: The standard deviations of the rows along the directions that are used.
+    n_above: int  #: The number of directions whose variance exceeds what noise alone can produce.
+    n_inside: int  #: The number of directions in which clusters are searched.
+    spread: Floats  #: The standard deviations of the rows along these directions.
     total: float  #: The mean squared norm of a row.
     #: The standard deviation of the noise in a variance along a given direction.
     noise: float = 0.0
@@ -285,12 +299,12 @@ class Space:
 
     @property
     def variances(self) -> Floats:
-        """The variances of the rows along all directions: never 0, because noise hides small ones."""
+        """The variances of the rows along all directions, each at least LEAST_VARIANCE of the mean variance."""
         return np.maximum(self.values, LEAST_VARIANCE * self.total / self.n_columns)
 
     @property
     def inside(self) -> Floats:
-        """The directions that are used, on the grid."""
+        """The directions in which clusters are searched, rounded to the clients' grid."""
         return directions_onto_grid(self.directions[:, : self.n_inside])
 
     @property
@@ -300,11 +314,14 @@ class Space:
 
     @property
     def total_inside(self) -> float:
-        """The mean squared norm of a row in the directions that are used."""
+        """The mean squared norm of a row in the directions in which clusters are searched."""
         return float((self.spread**2).sum())
 
     def norm_of_offsets(self, reach: float, within: float) -> float:
-        """Return the norm to which clients clip offsets: so many typical distances."""
+        """Return the norm to which clients clip offsets: ``reach`` times the root of ``within``.
+
+        ``within`` is the mean squared distance of a row from its center. No offset is longer than the ball is wide.
+        """
         return min(
             reach * math.sqrt(max(within, 1e-18 * self.frame.radius**2)), 2 * self.frame.radius
         )
@@ -318,7 +335,7 @@ def first_rounds(*, center_rows: bool, counts_rows: bool) -> int:
 def frame_of_most(
     strategy: SearchStrategy, *, center_rows: bool = True, n_rows: int | None = None
 ) -> Generator[Round, Total, tuple[Frame, float]]:
-    """Return a frame about the noisy mean of the rows, and the number of rows, which may be public."""
+    """Return a frame around the noisy mean of the rows, and the number of rows, which is noisy unless it is public."""
     frame = strategy.ball
     if n_rows is not None:
         number = float(n_rows)
@@ -335,7 +352,7 @@ def frame_of_most(
 def _centered(
     strategy: SearchStrategy, frame: Frame, reach: float, n_rows: float
 ) -> Generator[Round, Total, Frame]:
-    """Return a frame about the noisy mean of the rows, which are clipped to a reach."""
+    """Return a frame around the noisy mean of the rows, which are first clipped to the distance ``reach``."""
     question = SearchClient.row_sum.asked(frame=Frame(frame.origin, reach))
     (added_up,) = received = yield strategy.summed(question, "row_sum", at_most=(reach,))
     mean = clip_rows((added_up / _n_units(strategy, received, n_rows))[None, :], reach)[0]
@@ -345,9 +362,13 @@ def _centered(
 def space_of_rows(
     strategy: SearchStrategy, frame: Frame, n_rows: float, *, center_rows: bool = True
 ) -> Generator[Round, Total, Space]:
-    """Find the directions in which the rows spread more than the noise does, about a better mean."""
+    """Find the directions in which the rows spread more than noise does.
+
+    First find how far most rows reach; with ``center_rows``, then clip rows to that distance and move the frame to
+    their mean, which needs less noise than the mean in :func:`frame_of_most`.
+    """
     units = strategy.units(n_rows)
-    # A client's mean outer product is clipped as a whole, and a sketch hides more of it than of a row.
+    # A client's mean outer product is clipped as a whole, and a sketch would lose more of it than of a row's.
     sketch = {} if units.are_clients else sketch_of(len(frame.origin), strategy.rng)
     asked = SearchClient.moment_size if units.are_clients else SearchClient.distances
     (classes,) = received = yield Sum(asked.asked(frame=frame), parts=["distances"])
@@ -373,7 +394,7 @@ def space_of_rows(
 
 
 def _n_units(strategy: SearchStrategy, received: Total, n_rows: float) -> float:
-    """Return the number of rows in a sum; if the guarantee covers clients, the number of clients."""
+    """Return the number of rows; if the guarantee covers clients, the number of clients in a sum."""
     return received.n_clients if strategy.privacy_unit == "client" else n_rows
 
 
@@ -383,9 +404,9 @@ def _n_units(strategy: SearchStrategy, received: Total, n_rows: float) -> float:
 def cells_of_rows(
     strategy: SearchStrategy, space: Space, public: Floats | None = None
 ) -> Generator[Round, Total, tuple[Space, NoisyCells]]:
-    """Choose directions, and return noisy cells: each round drops cells of few rows, and splits cells of many.
+    """Choose directions and return noisy cells in them; each round drops cells of few rows, and splits cells of many.
 
-    Public rows, in the frame, are among the first points.
+    ``public`` rows, in the coordinates of the frame, are among the first points.
     """
     space, n_cells = _with_cells(strategy, space)
     rng, units, variances = strategy.rng, space.units, space.spread**2
@@ -429,17 +450,18 @@ def cells_of_rows(
 
 
 def nearer_in_many(variances: Floats) -> float:
-    """Return by how much first points and halves of cells are drawn nearer to the middle, with these variances.
+    """Return the factor, at most 1, by which random first points, and the halves of a split cell, move to the middle.
 
-    In many directions a random point as long as the rows is farther from most rows than the middle is, so that few
-    points near the middle have nearly all rows.
+    In many directions, a random point with the norm of a row is farther from most rows than the middle is. Without the
+    factor, a few points near the middle would be nearest to almost all rows. ``variances`` are those of the rows, or of
+    the rows in a cell, along the directions.
     """
     effective = float(variances.sum()) ** 2 / float((variances**2).sum())
     return min(1.0, math.sqrt(FEW_DIRECTIONS / effective))
 
 
 def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
-    """Choose how many directions and cells bring rows nearest to the noisy means of their cells."""
+    """Choose the numbers of directions and cells for which rows are nearest to the noisy means of their cells."""
     variances, units, most = space.variances, space.units, strategy.most_clusters
     noise, products = strategy.noise_of("cells") / units.number, space.n_rows * space.n_columns
     most_inside = int(min(max(MOST_PROJECTED / products, most), len(variances)))
@@ -447,7 +469,7 @@ def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
         max(CELLS_FOR_EACH * most, MOST_CELLS),
         max(MOST_CELL_PRODUCTS / products, FEWEST_FOR_EACH * most),
     )
-    # A cell must have more rows than are light: so many deviations of the noise of their number.
+    # On average, a cell must have more rows than LIGHT_CELL standard deviations of the noise in its count.
     of_count = units.of_both(1.0, CELL_WEIGHT, FEWEST_FOR_EACH * most) / CELL_WEIGHT
     fewest_cells = math.ceil(FEWEST_CELLS * most)
     most_cells = max(min(most_cells, 1.0 / max(LIGHT_CELL * of_count * noise, 1e-12)), fewest_cells)
@@ -464,19 +486,19 @@ def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
 
 
 class Found(NamedTuple):
-    """Facts about the clusters that a run has found from noisy cells."""
+    """The clusters that a run has found from noisy cells."""
 
     space: Space
     fine: NoisyClusters
     number: ClusterNumber | None  #: The number of clusters, if the run has chosen it.
-    centers: Floats  #: The centers inside the subspace.
+    centers: Floats  #: The centers, in the directions of the search.
     weights: Floats
 
 
 def rough_clusters(
     strategy: SearchStrategy, frame: Frame, n_rows: float
 ) -> Generator[Round, Total, Found]:
-    """Find where the rows lie, their cells, and clusters of these: for strategies that go on by themselves."""
+    """Find where the rows lie, divide them into cells, and cluster the cells, for strategies with other last steps."""
     space = yield from space_of_rows(strategy, frame, n_rows)
     space, cells = yield from cells_of_rows(strategy, space)
     fine = small_clusters(cells, space.total_inside, strategy.most_clusters, strategy.rng)
@@ -491,16 +513,18 @@ def rough_clusters(
 
 
 class Solution(NamedTuple):
-    """Centers, and how far they are expected to be from where a step without noise would move them."""
+    """Centers, and their expected distance from where a Lloyd step without noise would move them."""
 
     centers: Floats  #: The centers, in the coordinates of the frame.
-    signal: Floats  #: The variance of an entry, by cluster and by part of the directions.
-    #: The variance of the error of an entry, in the same form: what the next step would move it on, but no more than
-    #: the noise and the move of the last step account for.
+    #: The expected variance of an entry of the next offsets, by cluster and by group of directions: of the search,
+    #: other known ones, and the rest.
+    signal: Floats
+    #: The variance of the error in an entry, in the same form: as much as ``signal``, but no more than the noise and
+    #: the offset of the last step can account for.
     errors: Floats
-    gain: float = math.inf  #: The part of the cost by which the last step lowered it.
+    gain: float = math.inf  #: The fraction by which the last step lowered the cost.
     n_steps: int = 0
-    #: The comparisons of costs by which it was chosen; only of the best.
+    #: The comparisons of costs by which this solution was chosen; set only for the best.
     compared: Sequence[Compared] = ()
 
 
@@ -512,9 +536,9 @@ def best_of_many(
     *,
     last: Sequence[str] = ("sums", "counts"),
 ) -> Generator[Round, Total, Solution]:
-    """Let solutions take steps together and drop out by their costs; return the best.
+    """Let many solutions take Lloyd steps in the same rounds, and drop those that cost more; return the best.
 
-    The last step has these parts of the budget; there is none without parts.
+    ``last`` names the parts of the budget that pay for the last step; without parts there is no last step.
     """
     rows = cells.drawn(n_clusters, strategy.rng)
     norm = space.units.of_both(REACH, WEIGHT * REACH, n_clusters)
@@ -557,7 +581,7 @@ def more_steps(
     solution: Solution,
     parts: Sequence[str],
 ) -> Generator[Round, Total, Solution]:
-    """Take steps of one solution, each with a part of the budget."""
+    """Take further Lloyd steps of one solution: one step for each of ``parts``, which pays for it."""
     rows, solutions = cells.drawn(len(solution.centers), strategy.rng), [solution]
     for part in parts:
         solutions = yield from _steps(strategy, space, rows, solutions, part)
@@ -571,7 +595,7 @@ def _steps_of_one(
     solutions: list[Solution],
     parts: Sequence[str],
 ) -> Generator[Round, Total, list[Solution]]:
-    """Take the steps of one solution, until they hardly lower its cost."""
+    """Take Lloyd steps of one solution, one for each of ``parts``, until they hardly lower its cost."""
     most = max(2, int(MOST_STEPPED / (space.n_rows * space.n_columns)))
     for part in parts:
         if solutions[0].gain > STILL and solutions[0].n_steps < most:
@@ -582,7 +606,10 @@ def _steps_of_one(
 def _steps(
     strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution], *parts: str
 ) -> Generator[Round, Total, list[Solution]]:
-    """Take one Lloyd step of each solution. The last one has parts of its own for sums and sizes."""
+    """Take one Lloyd step of each solution in one round, for which ``parts`` pay.
+
+    With two parts, which is the last step, they pay for sums and cluster sizes separately.
+    """
     n_clusters, units = len(solutions[0].centers), space.units
     within = _cost_of_best(space, rows, solutions)
     noise = strategy.noise_of(parts[0], math.sqrt(len(solutions))) / units.number
@@ -621,7 +648,7 @@ def _steps(
         divisor = np.maximum(
             sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0)
         )
-        # Centers differ in no more directions.
+        # k centers differ in fewer than k directions.
         n_signal = min(max(space.n_inside, space.n_above), n_clusters)
         variance = (scale * of_sums / divisor) ** 2
         offsets, signal = filtered(
@@ -631,7 +658,7 @@ def _steps(
             n_signal,
             solution.signal,
         )
-        # What clipping has taken from the means, as far as drawn rows say.
+        # Add what clipping is estimated to have taken from the means.
         offsets = offsets + of_drawn.lost(bound) @ space.inside.T
         gain = float(divisor @ (offsets**2).sum(axis=1)) / (space.n_rows * within)
         centers = clip_rows(solution.centers + offsets, space.frame.radius)
@@ -642,7 +669,7 @@ def _steps(
 
 
 def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> float:
-    """Return the mean squared distance of a row from its center, by what drawn rows say of the best solution."""
+    """Estimate, from drawn rows, the mean squared distance of a row from its center in the best solution."""
     places = [solution.centers @ space.inside for solution in solutions]
     mean_square = float((rows**2).sum(axis=1).mean())
     cost = min(float(squared_distances(rows, place).min(axis=1).mean()) for place in places)
@@ -653,7 +680,7 @@ def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> floa
 def _compared(
     strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution]
 ) -> Generator[Round, Total, Compared]:
-    """Compare solutions by their noisy costs, up to a number that all have in common."""
+    """Compare solutions by their noisy costs, which are known up to a constant that is the same for all solutions."""
     places, units = [solution.centers @ space.inside for solution in solutions], space.units
     noise = strategy.noise_of("costs")
     clip = bound_of_costs(rows, places, space.n_rows, units.rows_each * noise, units.of_vectors)
@@ -668,9 +695,9 @@ def _compared(
 
 
 def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
-    """Return the nearest class beyond which only a few rows lie, or nothing but noise.
+    """Return the nearest class of distances beyond which only a few rows lie, or nothing but noise.
 
-    The rows of a few neighboring classes are looked at together, because noise adds up over all that are farther.
+    Counts of a few neighboring classes are added up. The sum over all farther classes would add up more noise.
     """
     within = np.cumsum(classes)
     for index in range(len(classes) - 1):
@@ -686,11 +713,12 @@ def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
 def filtered(
     offsets: Floats, variance: Floats, directions: Floats, n_inside: int, signal: Floats
 ) -> tuple[Floats, Floats]:
-    """Shrink noisy offsets of centers by what is expected of them, and return what is expected of the next ones.
+    """Shrink noisy offsets of centers, and return the variance that is expected of the next offsets.
 
-    As a Kalman filter does it: an offset z with noise of variance v becomes ``z s / (s + v)``, and what is then unknown
-    of the center has the variance ``s v / (s + v)``. The next step would move it on, by a part of this step's move.
-    The signal's variance s is a mean of what was expected and of what the offsets show above their noise, by precision.
+    The rule is that of a Kalman filter: an offset z with noise of variance v becomes ``z s / (s + v)``, where s is the
+    variance of true offsets. The center is then uncertain by the variance ``s v / (s + v)``, and the next step would
+    move it farther, by a part of this step's offset. s is the mean, weighted by precision, of the variance that was
+    expected (``signal``) and the variance that the offsets show beyond their noise.
     """
     n_columns, n_known = directions.shape
     turned, expected = offsets @ directions, signal.copy()
@@ -705,7 +733,8 @@ def filtered(
         above, weight = part**2 - noise, (known + noise) ** -2
         of_direction = ((weight * above).sum(axis=0) / weight.sum())[None, :]
         seen = (of_direction + above.mean(axis=1, keepdims=True)) / 2
-        # The mean of m squares has the variance 2 (s + v)^2 / m; what was expected is as uncertain as it is large.
+        # The mean of m squares has the variance 2 (s + v)^2 / m. The standard deviation of the expected variance is
+        # taken to be as large as this variance itself.
         n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
         precision = n_squares / 2.0 * weight
         found = np.maximum(
@@ -730,7 +759,7 @@ def parts_of_cells(
     counts_rows: bool,
     costs: Mapping[str, float] = COSTS_OF_CELLS,
 ) -> dict[str, Part]:
-    """Return the parts of a budget up to the cells."""
+    """Return the parts of a budget that pay for finding where rows lie and for the cells."""
     answers: dict[str, tuple[Any, int]] = {
         "row_sum": (client.row_sum, 2 * int(center_rows)),
         "row_count": (client.row_count, int(counts_rows)),
@@ -745,7 +774,7 @@ def parts_of_cells(
 
 
 def parts_of_solutions(client: type[SearchClient], *, has_last: bool = True) -> dict[str, Part]:
-    """Return the parts for solutions; in the last step, the sizes of clusters have a small part of their own."""
+    """Return the parts that pay for :func:`best_of_many`; in the last step, cluster sizes have a part of their own."""
     answers: dict[str, tuple[Any, int]] = {
         **{f"tries_{level}": (client.steps, STEPS_EACH) for level in range(1, N_LEVELS + 1)},
         "costs": ((client.costs, client.steps), N_LEVELS),
@@ -760,10 +789,10 @@ def parts_of_solutions(client: type[SearchClient], *, has_last: bool = True) -> 
 
 
 def gaussian_part(answers: Any, cost: float, at_most: int) -> Part:
-    """Return the part of a budget whose Gaussian releases have this cost together.
+    """Return the part of a budget for at most ``at_most`` Gaussian releases that together cost ``cost``.
 
-    c releases of noise multiplier s cost ``w = c / s^2``. The epsilon of one release is about proportional to 1 / s, so
-    that all c take the part ``c / s = sqrt(w c)`` of the sum of epsilons.
+    c releases with noise multiplier s cost ``w = c / s^2``. The epsilon of one release is about proportional to 1 / s,
+    so the fraction of all c releases is ``c / s = sqrt(w c)``.
     """
     return Part(answers, math.sqrt(cost * at_most), at_most)
 
@@ -793,7 +822,7 @@ class SearchClient(StartsClient):
         distances=Sent("number of rows by distance from the origin, in classes", counts="every row")
     )
     def distances(rows: Rows) -> Term:
-        """Return the number of rows in each class, from the farthest to the nearest."""
+        """Return the number of rows in each class of distances, from the farthest class to the nearest."""
         bound, _ = ball_in_units(rows.radius, 2, rows.exponent)
         limits = np.floor(bound**2 * np.ldexp(1.0, -np.arange(N_CLASSES - 1, 0, -1)))
         # Integers are compared, so that a row's class is the same on every machine. The nearest class is the last.
@@ -806,7 +835,7 @@ class SearchClient(StartsClient):
         distances=Sent("size of the client's second moment, as one of many classes", counts="once"),
     )
     def moment_size(totals: tuple[Term, ...], n_rows: Integers) -> Term:
-        """Return the class of the root of the Frobenius norm of each client's mean outer product."""
+        """Return for each client the class of a distance: the root of the Frobenius norm of its mean outer product."""
         (moment,) = totals
         matrices = triangle_to_symmetric(moment.array.values) / np.maximum(n_rows, 1)[:, None, None]
         # 20 bits keep the sum of squares exact on every machine, and so the comparison with powers of 4.
@@ -825,7 +854,7 @@ class SearchClient(StartsClient):
     def offset_sums(
         rows: Rows, centers: Floats, directions: Floats, *, bound: float
     ) -> tuple[Term, Term]:
-        """Return the clipped offsets, in public directions, and the counts."""
+        """Return the sums of clipped offsets and the numbers of rows at each center, in public directions."""
         rows = rows.projected(directions)
         nearest = rows.nearest(centers)
         return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(
@@ -838,7 +867,10 @@ class SearchClient(StartsClient):
     def cells(
         rows: Rows, points: Floats, directions: Floats, *, bound: float, weight: float
     ) -> Term:
-        """Return the clipped offsets in public directions, and in the last column the counts times the weight."""
+        """Return the sums of clipped offsets at each point, in public directions.
+
+        The last column has the numbers of rows, times the weight.
+        """
         rows = rows.projected(directions)
         nearest = rows.nearest(points)
         return at(nearest, len(points), rows.offsets(points, nearest, bound).with_constant(weight))
@@ -847,7 +879,7 @@ class SearchClient(StartsClient):
         steps="sums of the rows' offsets from the nearest center of each solution, clipped, and numbers, weighted"
     )
     def steps(rows: Rows, solutions: Floats, *, bound: float, weight: float) -> Term:
-        """Return for each solution the clipped offsets, and in the last column the counts times the weight."""
+        """Return for each solution the sums of clipped offsets; the last column has weighted numbers of rows."""
         n_solutions, n_points, n_columns = solutions.shape
         sums = []
         for points in solutions:
@@ -859,5 +891,8 @@ class SearchClient(StartsClient):
 
     @by_row(costs="costs of the rows under each solution, less their mean, clipped")
     def costs(rows: Rows, solutions: Floats, *, bound: float) -> Term:
-        """Return for each solution the squared distances of the rows from the nearest centers."""
+        """Return for each solution the sum of the rows' squared distances from the nearest centers.
+
+        From each row's distances their mean over the solutions is subtracted, and the rest is clipped to ``bound``.
+        """
         return costs_beside_mean(rows, solutions, bound)

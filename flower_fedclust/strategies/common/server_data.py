@@ -18,7 +18,8 @@ class ServerDataStrategy(PrivateStrategy):
     ----------
     server_data : array-like of shape (n_server_rows, n_columns)
         Public rows Q, which nothing protects. A few are enough, and their distribution may differ
-        from the clients'. Their radius bounds the clients' rows. With a schema, a table.
+        from the distribution of the clients' rows. Clients clip their rows to the radius of Q.
+        With a schema, Q is a table.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record", "subject" or "client", default="record"
@@ -28,11 +29,11 @@ class ServerDataStrategy(PrivateStrategy):
         At client level: about how many rows a client has, from public knowledge. It sets the bounds
         to which clients clip; a wrong value costs accuracy, not privacy.
     center_rows : bool, default=True
-        Whether to move rows by the mean of the server rows first, which makes the radius, and all
-        noise, smaller. The paper takes the radius about the origin of the data.
+        Whether to subtract the mean of the server rows from all rows first. This makes the radius
+        smaller, and so all noise. The paper measures the radius from 0.
     shrink_centers : bool, default=True
         Whether to shrink noisy centers towards the previous centers (James and Stein), which costs
-        no privacy. The paper does not.
+        no privacy. The paper does not shrink them.
     """
 
     promises = PRIVACY_UNITS
@@ -45,13 +46,13 @@ class ServerDataStrategy(PrivateStrategy):
     shrink_centers: bool = parameter(True)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if not is_table(self.server_data):
             self._server_rows()
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless the server's rows are numbers, like a table after its preparation."""
+        """Raise a ValueError unless the server's rows are numbers; a table is converted to numbers before this."""
         super().check_complete()
         self._server_rows()
 

@@ -1,8 +1,8 @@
 """Chooses the number of clusters, and estimates whether another run would find them, from sums released already.
 
-Both use small clusters, a few for each cluster, into which the server merges the noisy cells. No
-further question is asked, so both cost no privacy. Noise alone can make clusters look separate; so
-every measure is compared with its value for one Gaussian with the same spread and noise.
+The server merges the noisy cells into small clusters, a few for each cluster, and works on these. No
+further question is asked, so nothing here costs privacy. Noise alone can make clusters look separate.
+Therefore every measure is compared with its value for a single Gaussian with the same spread and noise.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ Floats = NDArray[np.float64]
 
 #: The number of small clusters for each cluster.
 FINER = 2
-#: Restarts of the k-means of noisy means.
+#: Restarts of the k-means that merges cells or small clusters.
 N_INIT = 10
-#: A small cluster counts if its number of rows exceeds this many standard deviations of the noise; a cell, this many.
+#: Small clusters are used only if their number of rows exceeds the first number of standard deviations of its noise;
+#: cells, only if it exceeds the second.
 DEVIATIONS, DEVIATIONS_OF_CELL = 2.0, 3.0
-#: With noise and fewer small clusters than this, even one Gaussian would seem to have separate clusters.
+#: With noise, at least this many small clusters are needed: with fewer, even a single Gaussian would seem to have
+#: separate clusters.
 FEWEST = 8
-#: Other runs that are imitated for each number of clusters that is tried.
+#: How many other runs the server simulates for each number of clusters that it tries; see :mod:`.noisy_cells`.
 N_RUNS_OF_NUMBER = 4
 #: The number of reference samples that are drawn from one Gaussian, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
 
 class NoisyClusters(NamedTuple):
-    """The means and counts of clusters after a noisy Lloyd step."""
+    """The means and counts of small clusters, with the deviations of their noise."""
 
     means: Floats
     counts: Floats
@@ -60,7 +62,7 @@ class NoisyClusters(NamedTuple):
 def small_clusters(
     cells: NoisyCells, total: float, n_clusters: int, rng: np.random.Generator
 ) -> NoisyClusters:
-    """Merge cells into a few small clusters for each cluster.
+    """Merge cells into small clusters, FINER of them for each of n_clusters clusters.
 
     ``total`` is the mean squared norm of a row. Cells that noise could have produced are left out.
     """
@@ -69,7 +71,7 @@ def small_clusters(
     means, weights = cells.means[clear], cells.counts[clear]
     n_small = min(FINER * n_clusters, max(len(means) // 2, 1))
     small = clustered(means, weights, n_small, rng, n_init=N_INIT)
-    # Each of the last two generations counted all rows.
+    # The cells come from two rounds, each of which counted all rows.
     counts = weight_of(means, weights, small) / 2
     times = math.sqrt(len(means) / n_small) / 2
     return NoisyClusters(
@@ -82,8 +84,8 @@ def clustered(
 ) -> Floats:
     """Return centers by weighted k-means; points of weight 0 are used only if too few points have weight.
 
-    Many clusters take fewer starts: a start of 1,000 costs two seconds, and differs from the best
-    by some .2%.
+    With many clusters fewer starts are tried: with 1,000 clusters a start takes two seconds, and
+    its cost differs from the best by about 0.2%.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -114,10 +116,7 @@ def weight_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
 def number_if_asked(
     fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
 ) -> ClusterNumber | None:
-    """Choose the number of clusters, if ``numbers`` (the smallest and the largest) leave a choice.
-
-    Otherwise return None.
-    """
+    """Choose a number of clusters from the smallest to the largest of ``numbers``; None if these are equal."""
     return None if numbers[0] == numbers[1] else chosen_number(fine, spread, numbers, rng)
 
 
@@ -126,10 +125,11 @@ def chosen_number(
 ) -> ClusterNumber:
     """Choose the number of clusters by the gap statistic (Tibshirani, Walther and Hastie 2001), with the silhouette.
 
-    For each number of clusters the small clusters are merged, and the simplified silhouette is
-    compared with the silhouette of one Gaussian of the same spread, whose rows the server draws and
-    clusters as finely. The second criterion is whether the small clusters would be merged in the
-    same way if the noise and the start were drawn again.
+    For each number, the small clusters are merged into that many clusters. The first criterion is
+    their simplified silhouette, compared with the silhouette for a single Gaussian of the same
+    spread: the server draws rows of the Gaussian, and clusters them as finely. The second criterion
+    is stability: whether the small clusters would be merged in the same way if the noise and the
+    start were drawn again.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def chosen_number(
         means = centers_of(
             sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers
         )
-        # The second moment of this sample, because a small sample's differs from the Gaussian's.
+        # The second moment of this sample, because in a small sample it differs from the Gaussian's.
         reference = fine._replace(
             means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn)
         )
@@ -173,7 +173,7 @@ def chosen_number(
 
 
 def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.Generator) -> float:
-    """Return how well another run would agree, if small clusters are merged to this number."""
+    """Return how well another run would agree if small clusters were merged into ``number`` clusters."""
     kept = fine.counts > DEVIATIONS * fine.of_counts
     centers = clustered(fine.means[kept], fine.counts[kept], number, rng, n_init=N_INIT)
     return agreement_of_another_run(fine, spread, centers, rng, n_runs=N_RUNS_OF_NUMBER)
@@ -186,7 +186,7 @@ def agreement_of_another_run(
     rng: np.random.Generator,
     n_runs: int = N_OTHER_RUNS,
 ) -> float:
-    """Estimate the adjusted Rand index between the clusters of these centers and another run's clusters."""
+    """Estimate the adjusted Rand index between the clusters with these centers and another run's clusters."""
     cells = fine.cells
     if cells is None:
         cells = NoisyCells(
@@ -203,7 +203,8 @@ def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, flo
     means, counts = fine.means[kept], fine.counts[kept]
     if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
         return [{"silhouette": 0.0} for _ in numbers]
-    # The mean squared distance of rows from these means: the second moment less the part that the means explain.
+    # The mean squared distance of a row from the mean of its small cluster: the mean squared norm of a row, less the
+    # mean squared norm of these means.
     scatter = max(
         fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total
     )
@@ -218,9 +219,9 @@ def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, flo
 
 
 def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Floats]:
-    """Return first centers for each number of clusters, the largest number first, by Ward's criterion.
+    """Return first centers for each number of clusters, the largest number first, by Ward's method.
 
-    A k-means that starts here misses no cluster that k-means++ would miss by chance.
+    k-means++ can miss a cluster by chance; a k-means that starts from these centers does not.
     """
     points, weights = means.copy(), counts.copy()
     solutions: list[Floats] = []

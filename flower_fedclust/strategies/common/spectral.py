@@ -1,4 +1,4 @@
-"""Spectral clustering of rows or their codes at the server, and sending the labels to the clients."""
+"""Spectral clustering at the server, of rows or of codes that stand for rows; and sending clients their labels."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: FedSC's lambda, for the factors of rows that the server has.
+#: The regularization lambda of FedSC, used where the server has the rows themselves.
 REGULARIZATION = 0.01
 
-#: The default number of atoms: this many per cluster, but at least the second number.
+#: The default number of atoms (see :class:`Dictionary`): the first number for each cluster, but at least the second.
 ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
 
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Atoms whose kernel values with a row give the factors of the row.
+    """A few points (atoms) by which each row becomes a vector of factors.
 
-    They are FedSC's dictionary, or Fed-SpeClust's landmarks. The inner product of two rows' factors
-    approximates the kernel of the two rows, so a few atoms stand for the kernel of all rows with
-    each other.
+    The factors of a row follow from its kernel values with the atoms. The inner product of two rows'
+    factors approximates the kernel of the two rows. The atoms are the dictionary of FedSC or the
+    landmarks of Fed-SpeClust.
     """
 
     atoms: Floats  #: The atoms Z, of shape (n_atoms, n_columns).
@@ -59,12 +59,13 @@ class Dictionary:
     #: The regularization lambda, added to the diagonal of the atoms' kernel before it is inverted.
     regularization: float
     n_rows: float  #: The number of all clients' rows; approximate if there is noise.
-    #: Whether the kernel is reconstructed as ``k (K + lambda I)^-1 k'``, and not from FedSC's codes.
+    #: Whether the kernel of two rows is ``k (K + lambda I)^-1 k'``, where k are a row's kernel values with the atoms and
+    #: K are the atoms' with each other. If not, it is reconstructed from FedSC's codes.
     nystrom: bool = False
 
     @property
     def kernel(self) -> dict[str, float]:
-        """Bandwidth and regularization, as keyword arguments for functions that compute codes and factors."""
+        """Bandwidth and regularization, as keyword arguments of the functions that compute codes and factors."""
         return {"bandwidth": self.bandwidth, "regularization": self.regularization}
 
     def factor_map(self, atoms: Floats, steepest: float = math.inf) -> Floats:
@@ -74,30 +75,31 @@ class Dictionary:
     def within(self, frame: Frame) -> Floats:
         """Return the atoms in the coordinates of a frame, on the grid of its rows.
 
-        Atoms outside its ball are moved in.
+        Atoms outside the frame's ball are moved into it.
         """
         exponent = unit_exponent(frame.radius)
         return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
 
 
-#: Atoms have the spread of the rows in each column, so some lie farther out than any row: by this factor at most.
+#: Atoms have the spread of the rows in each column, so some can lie farther out than any row. A ball this many times as
+#: wide holds them.
 ROOM_FOR_ATOMS = 4.0
 
 
 def with_room(frame: Frame) -> Frame:
-    """Return a frame with room for atoms outside of the ball, so that neither atoms nor rows are moved in."""
+    """Return a frame with a ball wide enough for atoms too, so that neither atoms nor rows are moved into it."""
     return replace(frame, radius=min(ROOM_FOR_ATOMS * frame.radius, 2.0**1023))
 
 
 def kernel_within(frame: Frame, points: Floats, bandwidth: float) -> Floats:
-    """Return the kernel of points of a frame with one another as clients compute it, on the frame's grid."""
+    """Return the kernel values of points with one another, computed as clients do, on the grid of the frame."""
     exponent = unit_exponent(frame.radius)
     on_grid = points_onto_grid(points, exponent)
     return kernel_values(on_grid, on_grid, exponent, bandwidth)
 
 
 def leave_within_range(frame: Frame, points: Floats) -> Floats:
-    """Return points of a frame in the coordinates of the data; coordinates that overflow become the largest float."""
+    """Convert points from a frame to the coordinates of the data; what overflows becomes the largest float."""
     largest = np.finfo(np.float64).max
     with np.errstate(over="ignore"):
         return np.clip(frame.leave(points), -largest, largest)
@@ -108,9 +110,8 @@ def kernel_graph(
 ) -> csr_array:
     """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
-    The graph is the mean of A and A', where A has the kernel values of each row with its k nearest
-    other rows. So there is no array of n_rows x n_rows entries. ``sizes`` says how many equal rows
-    each row stands for.
+    The graph is the mean of A and A', where the sparse array A has the kernel values of each row
+    with its k nearest other rows. ``sizes`` says how many equal rows each row stands for.
     """
     from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
@@ -137,9 +138,9 @@ def cluster_rows(
 ) -> tuple[SpectralModel, Labels]:
     """Cluster rows like FedSC's server, but with the exact kernel where FedSC reconstructs one.
 
-    Some rows are drawn as atoms. Their factors place new rows, and embed the components of a graph
-    that has more components than clusters. The bandwidth r is by default the mean distance between
-    the rows (FedSC, equation 40).
+    Some rows are drawn as atoms. The factors that follow from them place new rows, and embed the
+    components of a graph that has more components than clusters. The bandwidth r is by default the
+    mean distance between the rows (FedSC, equation 40).
     """
     if bandwidth is None:
         bandwidth = mean_distance(rows)
@@ -166,7 +167,7 @@ def cluster_rows(
     ), labels
 
 
-#: The most bytes of an array at the server, the replies and the graph excepted.
+#: The most bytes of an array at the server, except for the clients' replies and the graph.
 WORKING_MEMORY = 64 * 2**20
 
 
@@ -178,7 +179,7 @@ class CodesStrategy(ProtocolStrategy):
     sparsify : bool, default=True
         Whether each row keeps its k largest similarities only (FedSC, equation 25), or all of them.
     n_neighbors : int, optional
-        k; by default ``ceil(log n)``.
+        The number k of similarities that each row keeps; by default ``ceil(log n)`` for n rows.
     """
 
     sparsify: bool = parameter(True)
@@ -187,9 +188,9 @@ class CodesStrategy(ProtocolStrategy):
     def cluster_factors(
         self, dictionary: Dictionary, F: Floats, replies: Sequence[Reply]
     ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
-        """Cluster rows by their factors F (equations 12 and 25), and send each client the labels of its rows."""
+        """Cluster rows by their factors F (FedSC, equations 12 and 25), and send each client the labels of its rows."""
         if self.sparsify:
-            # Equal rows are one node, or they would have no other neighbors.
+            # Equal rows are one node of the graph; otherwise their nearest neighbors would all be their equals.
             copies = copies_but_for_rounding(F)
             n_block = max(1, int(WORKING_MEMORY / F.itemsize))
             embedding, centers, labels = self._by_graph(F[copies.first], copies.counts, n_block)
@@ -206,7 +207,7 @@ class CodesStrategy(ProtocolStrategy):
     def _by_graph(
         self, F: Floats, sizes: Floats, block_entries: int
     ) -> tuple[Floats, Floats, Labels]:
-        """Return embedding, centers and labels of distinct rows; ``sizes`` has how many equal rows each stands for."""
+        """Return embedding, centers and labels of distinct rows; ``sizes`` says how many equal rows each stands for."""
         k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
         graph = similarity_graph(F, k, block_entries=block_entries, sizes=sizes)
         embedding = graph_embedding(graph, self.n_clusters, F, sizes)
@@ -221,7 +222,7 @@ def cluster_embedding(
     *,
     n_init: int = N_RESTARTS,
 ) -> tuple[Floats, Labels]:
-    """Return centers and labels of embedded rows, by scikit-learn's k-means: the last step of spectral clustering.
+    """Cluster embedded rows by scikit-learn's k-means, the last step of spectral clustering.
 
     Parameters
     ----------
@@ -236,7 +237,7 @@ def cluster_embedding(
     Returns
     -------
     centers, labels : ndarray
-        If rows are too alike, the labels have fewer clusters than ``n_clusters``.
+        If there are fewer different rows than ``n_clusters``, some clusters are empty.
     """
     from sklearn.cluster import KMeans
 
@@ -245,14 +246,14 @@ def cluster_embedding(
         raise DataError(
             f"the clients have {n_rows} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
         )
-    # Each different row is a cluster, and the other clusters are empty.
+    # Then each row is a cluster of its own, and the other clusters are empty.
     if len(embedding) < n_clusters:
         labels = np.arange(len(embedding))
         return embedding[np.minimum(np.arange(n_clusters), len(embedding) - 1)], labels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's own warning about too few clusters
         estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
-        # Weights that are all 1 could change the last bits.
+        # Weights of 1 could change the last bits of the result, so no weights are passed then.
         weights = None if sizes is None or (sizes == 1).all() else sizes
         labels = estimator.fit_predict(embedding, sample_weight=weights).astype(np.intp)
     return np.asarray(estimator.cluster_centers_), labels
@@ -263,7 +264,7 @@ def send_labels(
 ) -> Generator[Round, list[Reply], dict[str, Labels]]:
     """Send each client the labels of its rows, in one round, and return the labels by client.
 
-    The labels come one client after the other, in the order of the replies.
+    ``labels`` has the rows of one client after the other, in the order of the replies.
     """
     by_client = split_by_client(labels, replies)
     yield Gather(
@@ -276,13 +277,13 @@ def send_labels(
 
 
 def split_by_client(array: Array, replies: Sequence[Reply]) -> dict[str, Array]:
-    """Split an array with an entry for each row by client; the first array of each reply has as many entries."""
+    """Split an array with an entry for each row by client; the first array of a reply has an entry for each row, too."""
     ends = np.cumsum([len(reply.arrays[0]) for reply in replies])
     return dict(zip((reply.client for reply in replies), np.split(array, ends[:-1]), strict=True))
 
 
 class LabelsClient(ProtocolClient):
-    """A client whose rows the server has clustered."""
+    """A client that receives the labels of its rows from the server."""
 
     @answers()
     def keep_labels(self, labels: Labels) -> None:

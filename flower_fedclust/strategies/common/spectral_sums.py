@@ -1,4 +1,4 @@
-"""Spectral clustering of rows by their factors, from sums over the clients alone: no code, label or row is sent."""
+"""Spectral clustering from sums over the clients alone: no row, no label, and nothing else about one row is sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from flower_fedclust.strategies.common.spectral import Dictionary, leave_within_
 
 Floats = NDArray[np.float64]
 
-#: The default with noise. The lower the floor of the degrees, the more one row can change F' D^-1 F.
+#: The default ``degree_floor`` with noise. The lower the floor, the more one row can change the sum F' D^-1 F.
 NOISY_DEGREE_FLOOR = 0.5
 
 #: A sum of factors, or a projection, of at most this norm counts as 0.
@@ -46,20 +46,21 @@ LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
 
 
 class SpectralSumsStrategy(ClippedStrategy):
-    """Base of strategies that cluster the rows of all clients by the dense graph of ``F F'``, from sums alone.
+    """Base of strategies that cluster the rows of all clients by the dense graph ``F F'``, from sums alone.
 
-    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalized
-    eigenvectors follow from ``F' D^-1 F``, which is as wide as there are atoms. Both are sums over
-    rows. Each client embeds its own rows with these eigenvectors, and the k-means at the end is
-    Lloyd's algorithm on sums.
+    Each row of F has a row's factors: a vector for each row, so that the inner product of two rows'
+    factors approximates their similarity. The degrees of the graph are ``D = F (F' 1)``. Its
+    normalized eigenvectors follow from ``F' D^-1 F``, which has a row and a column for each atom.
+    Both ``F' 1`` and this matrix are sums over rows. Each client embeds its own rows with the
+    eigenvectors, and the k-means at the end is Lloyd's algorithm on sums.
 
     Parameters
     ----------
     n_lloyd_rounds : int, optional
-        Lloyd steps of the last k-means at most; by default 20, and 1 with epsilon.
+        The most Lloyd steps of the k-means at the end; by default 20, and 1 with epsilon.
     degree_floor : float in (0, 1], optional
-        The degree that a row is given at least, as a part of the mean degree; by default 0.001, and
-        0.5 with epsilon: it bounds what one row can do to ``F' D^-1 F``.
+        Smaller degrees are raised to this fraction of the mean degree, which bounds how much one
+        row can change ``F' D^-1 F``; by default 0.001, and 0.5 with epsilon.
     """
 
     promises = SUMS_OVER_ROWS
@@ -72,7 +73,8 @@ class SpectralSumsStrategy(ClippedStrategy):
     ) -> Generator[Round, Total, SpectralModel]:
         """Cluster the rows by their factors, in at most ``n_clustering_rounds`` rounds.
 
-        The frame must have room for the atoms; atoms outside its ball would be moved in.
+        The ball of the frame must contain all atoms of the dictionary: an atom outside would be
+        moved into it.
         """
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = dictionary.factor_map(Z, STEEPEST_FACTOR)
@@ -93,8 +95,8 @@ class SpectralSumsStrategy(ClippedStrategy):
         )
         projection = to_factors @ of_factors
 
-        # k-means of the embedded rows, which stay at the clients. They lie on the unit sphere. The rows nearest to each
-        # atom are summed; a k-means of their means, with restarts, gives the first centers.
+        # k-means of the embedded rows, which stay at the clients and lie on the unit sphere. A sum over the rows nearest
+        # to each embedded atom gives means; a k-means of these means, with restarts, gives the first centers.
         longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
         embedded = SpectralSumsClient.embedded.asked(
             Z, projection, frame=frame, bandwidth=bandwidth, bound=longest
@@ -125,14 +127,14 @@ class SpectralSumsStrategy(ClippedStrategy):
     def _lloyd_step(
         self, parts: tuple[str, str], centers: Floats, embedded: Question
     ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
-        """Return new centers, the rows in each cluster, and the standard deviation of the noise on their number."""
+        """Return new centers, the number of rows in each cluster, and the standard deviation of its noise."""
         statistic = ClusterStatistic(parts, shrink=True)
         reply = yield statistic.asked(centers, None, view=embedded)
         return clip_rows(statistic.next_centers(reply, centers), 1.0), reply[1], reply.noise[1]
 
     @property
     def n_clustering_rounds(self) -> int:
-        """The number of rounds: two sums of the factors, the cells, and the Lloyd steps."""
+        """The number of rounds: two sums of factors, one sum over the rows nearest to each atom, and the Lloyd steps."""
         return 3 + self._n_lloyd_rounds
 
     def clustering_parts(
@@ -151,14 +153,14 @@ class SpectralSumsStrategy(ClippedStrategy):
 
     @property
     def _n_lloyd_rounds(self) -> int:
-        """The number of Lloyd steps of the last k-means."""
+        """The most Lloyd steps of the k-means at the end."""
         if self.n_lloyd_rounds is not None:
             return self.n_lloyd_rounds
         return LLOYD_ROUNDS if self.epsilon is None else NOISY_LLOYD_ROUNDS
 
     @property
     def _degree_floor(self) -> float:
-        """The least degree of a row, as a part of the mean degree."""
+        """The fraction of the mean degree to which smaller degrees are raised."""
         if self.degree_floor is not None:
             return self.degree_floor
         return DEGREE_FLOOR if self.epsilon is None else NOISY_DEGREE_FLOOR
@@ -169,7 +171,7 @@ class SpectralSumsClient(ClusterClient):
 
     @by_row(factor_sum="sum of the rows' factors")
     def factor_sum(rows: Rows, Z: Floats, to_factors: Floats, *, bandwidth: float) -> Term:
-        """Return F_p' 1, of shape (n_atoms,)."""
+        """Return F_p' 1, the sum of the factors of the client's rows, of shape (n_atoms,)."""
         return factor_sum(rows, Z, bandwidth, to_factors)
 
     @by_row(
@@ -185,7 +187,7 @@ class SpectralSumsClient(ClusterClient):
         exponent: int,
         floor: float,
     ) -> Term:
-        """Return F_p' D_p^-1 F_p, where D has the degrees of the rows in the graph of all rows."""
+        """Return F_p' D_p^-1 F_p, where D_p has the degrees of the client's rows in the graph of all clients' rows."""
         return normalized_moment(rows, Z, bandwidth, to_factors, total, exponent, floor)
 
     @view

@@ -3,9 +3,10 @@
 1. For measured columns without public bounds: a histogram of signs and binary exponents, which shows their range.
 2. For these columns, and for columns whose mean, quantiles or frequencies are needed: a histogram with equal bins and
    a bin for gaps; and the sums of the values and of their squares if the mean is needed. All in one array.
-3. Every client gets the preparation. From there on the strategy's rounds see prepared rows.
+3. Every client gets the preparation: how to turn its table into rows of numbers. The strategy's rounds see these
+   prepared rows.
 4. After the strategy: sums over the rows of each cluster, which describe it in the tables' units.
-5. If the schema has a time to an event: numbers of rows of each cluster by their time and event.
+5. If the schema has a time to an event: the numbers of rows of each cluster by time and event.
 
 :mod:`flower_fedclust.engine.table_answers` has the clients' half.
 """
@@ -61,11 +62,11 @@ from flower_fedclust.tables.survival import Survival, survival_of
 S = TypeVar("S", bound=ProtocolStrategy)
 Floats = NDArray[np.float64]
 
-#: The parts of the budget for the preparation and the description, and their default share of the whole.
+#: The names of the parts of the budget for the preparation and for the description, and the share of each by default.
 PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
-#: The part of the budget for what became of the rows: about a fifth of the whole cost, as costs are squares of shares.
+#: The part of the budget for counts by time to an event. It is about a fifth of the cost: costs are squares of shares.
 SURVIVAL, SURVIVAL_SHARE = "survival", 0.14
-#: This share is of a budget with at most so many Gaussian releases of a strategy; see :func:`whole_of`.
+#: Shares are relative to a strategy with at most this many Gaussian releases; see :func:`whole_of`.
 N_RELEASES = 10
 
 
@@ -79,12 +80,12 @@ def with_schema(
     strategy : ProtocolStrategy
     schema : Schema, mapping, TOML text, or the name of a TOML file
         What is public about the columns. If one is a time to an event, one more sum after the run
-        tells what became of the rows of each cluster; 0.14 of the budget pays for it.
+        counts the rows of each cluster by time and event; 0.14 of the budget pays for it.
     describe : bool or float, default=False
-        Whether to describe the clusters after the run, from one more sum; or the part of the budget
-        that pays for it, 0.12 if True. The clusters must follow from points among the prepared
-        rows. If the strategy has more than ten Gaussian releases, it is a part of the budget that
-        ten such releases would have at the same cost.
+        Whether to describe the clusters after the run, from one more sum; or the share of the
+        budget that pays for it, 0.12 if True. A row's cluster must follow from points among the
+        prepared rows, such as centers. If the strategy has more than ten Gaussian releases, the
+        share is relative to the budget that ten such releases would have at the same cost.
     floor : int, default=10
         The smallest number of rows that a description prints; 0 prints all.
 
@@ -116,12 +117,13 @@ def check_schema(describe: bool | float, schema: object) -> None:
 
 
 def whole_of(parts: Iterable[Part]) -> float:
-    """Return the total fraction of a strategy's parts, to which the shares of other parts are relative.
+    """Return the total fraction of a strategy's parts, to which the shares of the parts for tables are relative.
 
     Epsilons of Laplace releases add up, so their fractions are simply added. Gaussian releases cost
-    the inverse squares of their noise multipliers, so the sum of their fractions grows with their
-    number while the cost stays. So many of them count as :data:`N_RELEASES` equal ones of the same
-    cost: a strategy that divides its budget more finely leaves other parts the same noise.
+    the inverse squares of their noise multipliers: if a strategy divides the same cost into more
+    releases, the sum of their fractions grows. Therefore more than :data:`N_RELEASES` Gaussian
+    releases count as :data:`N_RELEASES` equal ones of the same total cost. Then the noise of other
+    parts does not depend on how finely a strategy divides its budget.
     """
     used = [part for part in parts if part.at_most > 0]
     gaussian = [part for part in used if part.mechanism == "gaussian"]
@@ -134,21 +136,21 @@ def whole_of(parts: Iterable[Part]) -> float:
 
 @dataclass(frozen=True)
 class TablePreparation:
-    """Prepares tables before a strategy runs, and makes its model take tables; ``strategy.tables``.
+    """Prepares tables before a strategy runs, and makes its model take tables; it is ``strategy.tables``.
 
-    :meth:`protocol` runs ``yield from`` the preparation, a copy of the strategy, and the description. All of them are
-    one run with one budget.
+    :meth:`protocol` runs the preparation, then a copy of the strategy, then the description. All of them are one run
+    with one budget.
     """
 
     schema: Schema
-    #: The part of the budget that pays for describing the clusters; 0 if they are not described.
+    #: The share of the budget that pays for describing the clusters; 0 if they are not described.
     description: float = 0.0
     #: The smallest number of rows that the description prints.
     floor: int = FLOOR
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
-        """The schema, for the message that enrols a client."""
+        """The schema, as it is sent in the message that enrols a client."""
         return {"schema": self.schema.to_json()}
 
     def check(self, data: ClientData) -> None:
@@ -180,10 +182,10 @@ class TablePreparation:
         return bool(self._unbounded) + bool(self._counted)
 
     def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
-        """Return the parts of the budget for the preparation, the description and the survival.
+        """Return the parts of the budget for the preparation, the description and the counts by time.
 
-        The strategy's own parts are not included. The fractions are relative to :func:`whole_of`
-        the strategy's parts.
+        The strategy's own parts are not included. The fractions are relative to the total that
+        :func:`whole_of` returns for the strategy's parts.
         """
         wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
         wanted[SURVIVAL] = (SURVIVAL_SHARE, int(self._counts_times(strategy)))
@@ -215,7 +217,7 @@ class TablePreparation:
         return sum(map(width_of, self.schema.used.values()))
 
     def likely(self, strategy: S) -> S:
-        """Return a copy of the strategy as it will run: with norms, and with prepared rows of the server."""
+        """Return a copy of the strategy as it will probably run: with norms, and with numbers for the server's rows."""
         likely: Any = _in_ball(strategy, max_norm=1.0, max_l1_norm=1.0)
         rows: Any = getattr(likely, "server_data", None)
         if is_table(rows):  # with as many rows and columns as the run will have
@@ -238,8 +240,8 @@ class TablePreparation:
     def protocol(self, strategy: ProtocolStrategy) -> Protocol:
         """Find the preparation, run the strategy on prepared rows, and return a model of tables.
 
-        The description and the survival follow in further rounds, if they were asked for. All of it
-        is one run, with one budget and one report.
+        The description and the counts by time follow in further rounds, if they were asked for. All
+        of it is one run, with one budget and one report.
         """
         preparation = yield from self.prepare(strategy)
         inner: Any = _in_ball(
@@ -325,9 +327,10 @@ def _count(
 ) -> Generator[Round, Total, dict[str, Figures]]:
     """Return the figures of columns, computed from their histograms.
 
-    ``known`` has the range of each column, and ``held`` how many values lie inside a range that was
-    found. Columns without a value at any site are left out, and so are columns with most values
-    outside the range: it then shows noise, or a few stray values.
+    ``known`` has the range of each column. For ranges that the run has found, ``held`` has the
+    number of values inside. A column is left out if no site has a value of it. It is also left out
+    if most values lie outside the range, because such a range comes from noise or a few stray
+    values.
     """
     columns = schema.used
     edges = np.array(
@@ -338,7 +341,7 @@ def _count(
     widths = [len(column.categories or ()) or n_bins for column in columns.values()]
     *histograms, sums = np.split(received[0], np.cumsum([width + 1 for width in widths]))
     pairs = iter(sums.reshape(-1, 2))
-    # Each histogram counts every row once, the last bin those with a gap.
+    # Each histogram counts every row once; rows without a value are in the last bin.
     n_rows = float(
         np.average(
             [counts.sum() for counts in histograms],
@@ -382,9 +385,9 @@ def left_out(names: Sequence[str], epsilon: float | None) -> str:
 def describe(
     strategy: ProtocolStrategy, preparation: Preparation, model: Model, floor: int = FLOOR
 ) -> Generator[Round, Total, Clusters | None]:
-    """Ask for the sums of the rows of each cluster, in one round, and return the description that they give.
+    """Ask for sums over the rows of each cluster, in one round; return a description of the clusters from the sums.
 
-    None if :func:`why_not` gives a reason.
+    Returns None if :func:`why_not` gives a reason.
     """
     if why_not(strategy, model):
         return None
@@ -402,7 +405,7 @@ def describe(
     question = ProtocolClient.description.asked(
         preparation, *arrays, frame=frame, model=model.name, floor=floor
     )
-    # Without noise there is no guarantee for clients, and rows are counted: only they can be compared with the floor.
+    # Without noise there is no guarantee for clients, so rows are counted: the floor is a number of rows.
     of_clients = strategy.privacy_unit == "client" and strategy.epsilon is not None
     (sums,) = received = (
         yield _summed(strategy, question, DESCRIPTION)
@@ -422,7 +425,7 @@ def describe(
 def _counted_as(strategy: ProtocolStrategy) -> str:
     """Return whether sums count "rows" or "persons".
 
-    They count persons if a guarantee protects persons, because each row is then a part of a person.
+    If the guarantee covers persons, a row counts as a fraction, and all rows of a person add up to 1.
     """
     return PERSONS if strategy.privacy_unit == "subject" and strategy.epsilon is not None else ROWS
 
@@ -442,7 +445,7 @@ def ask_survival(
 ) -> Generator[Round, Total, Survival | None]:
     """Count the rows of each cluster by time and event, in one round.
 
-    None if :func:`why_not` gives a reason.
+    Returns None if :func:`why_not` gives a reason.
     """
     if why_not(strategy, model, SURVIVAL):
         return None
@@ -468,10 +471,11 @@ def ask_survival(
 
 
 def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> Floats:
-    """Return exact counts in which rows after time 0 count as missing, where they are fewer than the floor.
+    """Return exact counts, to which a cluster's uncounted rows are added as missing if they are fewer than the floor.
 
-    Such rows are not counted anywhere. So the size of the cluster less its counted rows would tell
-    how many they are.
+    A row is uncounted if it was recorded after time 0 (the schema's time of the row is positive) or
+    has no such time. Its cluster's size less all counts would reveal how many uncounted rows there
+    are.
     """
     if clusters is None:
         return counts
@@ -484,7 +488,7 @@ def _with_few_missing(counts: Floats, clusters: Clusters | None, floor: int) -> 
 def _ends_for(
     strategy: ProtocolStrategy, schema: Schema, n_clusters: int, clusters: Clusters | None
 ) -> Floats:
-    """Return the upper ends of the bins of time to ask for; neighboring bins are joined where noise would hide them."""
+    """Return the upper ends of the time bins to ask for; neighboring bins are joined if noise would hide them."""
     ends = np.array(next(column.bins for column in schema.of_outcome.values() if column.bins))
     if SURVIVAL not in _paid(strategy) or not isinstance(strategy, PrivateStrategy):
         return ends
@@ -495,7 +499,10 @@ def _ends_for(
 
 
 def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
-    """Return in how many parts of each column's range to count rows, from what has been released about their number."""
+    """Return into how many intervals to divide a column's range for counting rows.
+
+    The number follows from what the run has released about the number of rows.
+    """
     if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
         return MOST_PARTS
     used = preparation.schema.used
@@ -508,9 +515,9 @@ def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: i
 
 
 def why_not(strategy: ProtocolStrategy, model: Model, part: str = DESCRIPTION) -> str:
-    """Return why the clusters of a model cannot be described (or counted by time); "" if they can.
+    """Return why the clusters of a model cannot be described, or counted by time and event; "" if they can.
 
-    ``part`` is the part of the budget that would pay for it.
+    ``part`` is the part of the budget that would pay for the description or the counts.
     """
     if model.stays_with_server:
         return "the model contains what single rows have sent, so it is sent to no client"
@@ -520,9 +527,9 @@ def why_not(strategy: ProtocolStrategy, model: Model, part: str = DESCRIPTION) -
 
 
 def _summed(strategy: ProtocolStrategy, question: Question, part: str) -> Sum:
-    """Return the round for a sum over rows, or over the clients' means if the guarantee is for clients.
+    """Return the round for a sum over rows; if the guarantee covers clients, for a sum over the clients' means.
 
-    ``part`` pays for its noise, if the run has such a part.
+    ``part`` of the budget pays for the noise, if the run's budget has such a part.
     """
     if not isinstance(strategy, PrivateStrategy):
         return Sum(question)
@@ -530,13 +537,13 @@ def _summed(strategy: ProtocolStrategy, question: Question, part: str) -> Sum:
 
 
 def _paid(strategy: ProtocolStrategy) -> Mapping[str, Part]:
-    """Return the parts of the budget of a run by name; {} without an epsilon."""
+    """Return the parts of a run's budget, by name; {} without an epsilon."""
     is_private = isinstance(strategy, PrivateStrategy) and strategy.epsilon is not None
     return strategy.all_parts() if isinstance(strategy, PrivateStrategy) and is_private else {}
 
 
 def _in_ball(strategy: S, *, max_norm: float, max_l1_norm: float) -> S:
-    """Return a copy of a strategy with bounds on the norm of its rows; bounds that the user gave stay."""
+    """Return a copy of a strategy with bounds on the norms of its rows, except where the user gave a bound."""
     inner = copy.copy(strategy)
     if inner.epsilon is not None and getattr(inner, "server_data", None) is None:
         for name, norm in (("max_norm", max_norm), ("max_l1_norm", max_l1_norm)):
