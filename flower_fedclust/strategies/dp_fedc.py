@@ -1,7 +1,8 @@
 """DP-FedC (Li, Wang, Chi and Quek, IEEE Internet of Things Journal, 2024): a factorization that clients learn together.
 
-The paper's samples are columns. Here they are rows, so that X is (n, m), H (n, k) and W (k, m).
-Line numbers refer to Algorithm 1, and equation numbers to the paper.
+The rows X, (n, m), are approximated by H W. H, (n, k), has the membership of each row in each
+cluster, and the rows of W, (k, m), are the centers. The paper's samples are columns; here they are
+rows. Line numbers refer to the paper's Algorithm 1, and numbers in brackets to its equations.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -61,29 +62,32 @@ from flower_fedclust.strategies.common.moments import MomentsClient
 
 Floats = NDArray[np.float64]
 
-#: rho over the mean squared norm of the centers, in the first round and from the middle of the run on.
+#: The penalty rho over the mean squared norm of the centers: in the first round, and from the middle of the run on.
 GROWING_RHO = (0.1, 0.4)
 
-#: mu_h over rho, as in the paper.
+#: The ratio of the penalties mu_h and rho, as in the paper.
 MU_H_OVER_RHO = 1e-10 / 1e-7
 
-#: Clusters are rays from the mean where the mean square of a row's distance from it is below this part of its own.
+#: Clusters are rays from the mean of the rows, instead of from 0, if the mean squared distance of a row from the mean
+#: is below this fraction of the mean's squared norm.
 NEAR_MEAN = 0.5
 
-#: About the mean: the coordinate that all rows get, and how far first centers are apart, over the rows' spread.
+#: For rays from the mean, in units of the rows' spread: the further coordinate that all rows get, and the spread of
+#: the first centers.
 LIFT, FIRST_SPREAD = 0.5, 0.3
 
 #: The paper's batch size b.
 BATCH_SIZE = 50
 
-#: Without noise, the unit of the clients' replies is this many bits finer than the largest entry of the centers. A move
-#: by more than 2^17 times that entry is cut off there.
+#: Without noise, the unit of the clients' replies is this many bits finer than the largest entry of the centers. A
+#: client moves no entry by more than 2^17 times that largest entry.
 MOVE_BITS = 36
 
-#: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.
+#: With noise, the memberships of a row are clipped to this norm before they enter a sum. A row that equals a center has
+#: memberships of norm 1.
 MAX_MEMBERSHIP = 1.0
 
-#: How the bounds are enforced, in words for the report.
+#: How the two bounds are enforced, in words for the privacy report.
 CLIPPED_GRADIENT = "the client clips every row's gradient to half of this norm"
 
 SHORT_MEMBERSHIPS = "a row's memberships have a norm of 1 at most"
@@ -93,7 +97,7 @@ MEMBERSHIPS = "memberships"
 
 
 class LocalSteps(TypedDict):
-    """The settings of a round that every client gets: the penalties and the steps on H."""
+    """The settings of a round that every client gets: the penalties, and how to take steps on H."""
 
     rho: float
     mu_h: float
@@ -101,7 +105,8 @@ class LocalSteps(TypedDict):
     n_membership_steps: int
     random_state: int
     max_norm: float
-    #: The divisor gamma for clients that compute on a grid; 0 for clients that compute in floats.
+    #: gamma, by which the gradient of H is divided in a step, for clients that compute on a grid; 0 for other clients,
+    #: which compute gamma themselves.
     divisor: float
 
 
@@ -114,7 +119,7 @@ def growing_rho(W: Floats, t: int, n_rounds: int) -> float:
 
 
 def _of_length(W: Floats, length: float) -> Floats:
-    """Return centers that are scaled to a length."""
+    """Return the centers, each scaled to the same norm."""
     scaled: Floats = length * W / np.linalg.norm(W, axis=1, keepdims=True)
     return scaled
 
@@ -132,67 +137,71 @@ class DPFedC(ClippedStrategy):
     """DP-FedC: soft clusters, whose centers are learned by the clients' gradient steps and averaged.
 
     Every client keeps the memberships of its rows in the clusters (H) and never sends them. In each
-    round all clients take gradient steps on H, and the drawn clients also take steps on the centers
-    (W), which the server averages (Algorithm 1). A row is in the cluster in which its membership is
-    largest.
+    round all clients take gradient steps on H. The clients that are drawn for the round also take
+    steps on the centers (W), and the server averages their centers (Algorithm 1). A row is in the
+    cluster in which its membership is largest.
 
-    With an epsilon, the drawn clients send the sum of their rows' clipped gradients and the sum of
-    the outer products of memberships instead of centers, both with noise. The server takes one step
-    in a round. It is the average of single steps of the clients with a common step size, and one
-    row moves it far less.
+    With an epsilon, the drawn clients do not send centers, but two sums over their rows, both with
+    noise: of the clipped gradients, and of the outer products of memberships. The server takes one
+    step in a round. This step is the average of single steps of the clients with a common step
+    size. One row moves the sums far less than it moves its client's centers.
 
-    The factorization suits rows without negative entries, near 0 where a thing is absent. Negative
-    entries are allowed, because nothing constrains W. But clusters are directions from the origin:
-    two clusters on one ray are one cluster, and if the origin is far from all rows, they all lie on
-    nearly one ray and end in one cluster. Without an epsilon, rays begin at the mean instead (see
-    Notes); with an epsilon, subtract public values from the columns first.
+    The factorization suits rows of amounts, which are 0 if a thing is absent, and never negative.
+    Negative entries are allowed, because nothing constrains W. But a cluster is a ray from the
+    origin: two groups of rows on one ray are one cluster. If the origin is far from all rows, they
+    lie on nearly the same ray and end in one cluster. In this case rays begin at the mean if there
+    is no epsilon (see Notes); with an epsilon, subtract public values from the columns first.
 
     Parameters
     ----------
     n_rounds : int, default=100
-        R.
+        The number of rounds, R in the paper.
     fraction_fit : float, default=0.3
-        K / N, the fraction of the clients that is drawn in a round. All clients are drawn equally
-        often.
+        The fraction of the clients that is drawn in a round, K / N in the paper. All clients are
+        drawn equally often.
     n_membership_steps : int, default=10
-        Q_1, gradient steps on H in a round.
+        The gradient steps on H in a round, Q_1 in the paper.
     n_center_steps : int, default=10
-        Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W, each on 50 of its
-        rows, or on all if it has fewer. With an epsilon the server takes one step, on all rows.
+        Q^ in the paper: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W, each on
+        50 of its rows, or on all if it has fewer. With an epsilon the server takes one step, on all
+        rows.
     rho : "growing" or float, default="growing"
         The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the
         centers' mean squared norm and ends at four tenths.
     mu_h : float, optional
         The penalty on H; by default a thousandth of rho, as in the paper.
     step_scale : float, default=2.0
-        eta over the largest eigenvalue of H'H, the inverse of the step size; 5 in the paper. From 1
-        on, a step on all rows does not raise the objective.
+        A step on W is the gradient over eta, and eta is this many times the largest eigenvalue of
+        H'H; 5 in the paper. From 1 on, a step on all rows does not raise the objective.
     init : array-like of shape (n_clusters, n_columns), optional
-        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are
-        clipped to it; about the mean, N(0, 1) times three tenths of the columns' standard
+        The first W. By default its entries are absolute values of normal random numbers, and
+        centers are scaled to ``max_norm`` if rows are clipped to it. If rays begin at the mean (see
+        Notes), the entries are normal random numbers with three tenths of the columns' standard
         deviations.
     epsilon : float, optional
         The privacy budget of the whole run, for replacing one row of one client. None means no
         noise, no clipping and no guarantee.
     max_gradient_norm : float, optional
-        G, to which each row's gradient is clipped with epsilon; half of ``max_norm`` by default.
+        The norm G to which each row's gradient is clipped with epsilon; half of ``max_norm`` by
+        default.
 
     Notes
     -----
-    Rays begin at the mean of all rows if the rows are so close to it that their directions from 0
-    hardly differ: if the mean square of a row's distance from the mean is less than half of the
-    mean's squared length. All rows then get one more coordinate, half of their spread, so that each
-    ray stands for one point among the rows. To find this out takes four unprotected rounds of sums.
-    With an epsilon rays always begin at 0.
+    Rays begin at the mean of all rows if the directions of the rows from 0 hardly differ: if the
+    mean squared distance of a row from the mean is less than half of the mean's squared norm. All
+    rows then get one more coordinate, half of their spread, so that each ray stands for one point
+    among the rows. Four unprotected rounds of sums find out whether this is so. With an epsilon
+    rays always begin at 0.
 
-    With epsilon, a row x with memberships h contributes its clipped gradient, of Frobenius norm at
-    most G, and ``h h'``, of norm at most 1 because h is clipped to 1. Its memberships depend on the
-    row and on W alone, so that replacing it changes nothing else: the sums move by at most 2 G and,
-    as ``<h h', g g'> >= 0``, by sqrt(2).
+    With epsilon, a row with memberships h contributes its clipped gradient, of Frobenius norm at
+    most G, and ``h h'``, of norm at most 1 because h is clipped to norm 1. The memberships depend
+    on this row and on W alone, so that replacing the row changes nothing else. The sum of gradients
+    then moves by at most 2 G. If the new row has memberships g, the sum of products moves by at
+    most sqrt(2), because ``<h h', g g'> >= 0``.
 
-    A row affects the messages of its own client alone, so that epsilon counts the rounds in which a
-    client is drawn. To keep these few, clients are drawn in turns, equally often or once more; the
-    paper draws anew in every round.
+    A row affects only the messages of its own client, so that epsilon counts the rounds in which a
+    client is drawn. To keep these few, clients are drawn in turns: the numbers of rounds of two
+    clients differ by at most one. The paper draws anew in every round.
 
     The algorithm as printed is ``dp-fedc-printed`` of the second distribution, and
     ``dp-fedc-theorem-2`` has the paper's noise.
@@ -220,7 +229,7 @@ class DPFedC(ClippedStrategy):
     #: A function to watch a run. It is called after each round with the number of the round, from 1, and the centers.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
-    #: Without noise: the exponent of the rows' largest entry, needed if the first centers are zeros.
+    #: Without noise: the binary exponent of the rows' largest entry; needed only if the first centers are all zeros.
     _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
 
     def check_parameters(self) -> None:
@@ -282,8 +291,9 @@ class DPFedC(ClippedStrategy):
     ) -> Generator[Round, Total | None, Floats]:
         """Take the average of the drawn clients' steps, with one eta for all.
 
-        Centers are clipped to the norm of rows. The fit does not determine the scale of centers and
-        memberships, and noise would lengthen the centers until it hides the memberships.
+        Centers are clipped to the norm of the rows. The objective does not fix the scale of the
+        centers: longer centers with smaller memberships fit as well. Noise would lengthen the
+        centers until it hides the memberships.
         """
         assert self.max_norm is not None
         asked = self._asked_for_gradient(W, local)
@@ -320,11 +330,11 @@ class DPFedC(ClippedStrategy):
     # First centers, penalties and steps.
 
     def _find_origin(self) -> Generator[Round, Total, MovedOrigin | None]:
-        """Return the mean and the spread of all rows if, seen from 0, all rows lie in nearly the same direction."""
+        """Return the mean and the spread of all rows if, seen from 0, they lie in nearly the same direction."""
         frame, _ = yield from frame_of_rows()
         sums, squares, n_rows = yield Sum(DPFedCClient.clipped_column_sums.asked(frame=frame))
         offset = sums / n_rows
-        # The squares overflow, so the origin stays.
+        # If the squares overflow, the comparison is false, and the origin stays at 0.
         with np.errstate(over="ignore", invalid="ignore"):
             mean, variance = frame.origin + offset, np.maximum(squares / n_rows - offset**2, 0.0)
             is_near = 0 < variance.sum() < NEAR_MEAN * float(mean @ mean) < math.inf
@@ -334,7 +344,7 @@ class DPFedC(ClippedStrategy):
         return MovedOrigin(np.append(mean, lift), np.sqrt(variance))
 
     def _first_centers(self, moved: MovedOrigin | None) -> Floats:
-        """Return W^0: the user's centers, or random ones at the scale of the rows."""
+        """Return W^0, the first centers: the user's, or random ones at the scale of the rows."""
         if self.init is not None:
             centers = checked_rows(self.init, owner="init")
             if moved is not None:
@@ -364,11 +374,11 @@ class DPFedC(ClippedStrategy):
         return Penalties(rho, MU_H_OVER_RHO * rho if self.mu_h is None else self.mu_h)
 
     def _rho(self, t: int, W: Floats) -> float:
-        """Return the orthogonality penalty of a round, which grows by default."""
+        """Return rho of a round, the penalty on memberships in several clusters, which grows by default."""
         return growing_rho(W, t, self.n_rounds) if isinstance(self.rho, str) else float(self.rho)
 
     def _local_steps(self, W: Floats, penalties: Penalties) -> LocalSteps:
-        """Return what the message says about the clients' steps."""
+        """Return the settings of the clients' steps, as they are sent with the round."""
         return LocalSteps(
             rho=penalties.rho,
             mu_h=penalties.mu_h,
@@ -380,12 +390,12 @@ class DPFedC(ClippedStrategy):
         )
 
     def _n_center_steps(self, t: int) -> int:
-        """Return Q_2 of a round (line 12)."""
+        """Return Q_2, the number of steps on W in a round (line 12)."""
         return self.n_center_steps // t + 1
 
     @property
     def _batch_size(self) -> int:
-        """Return b, the rows for a step of a client on W."""
+        """Return b, the number of rows on which a client takes one step on W."""
         return BATCH_SIZE
 
     # Bounds and budget.
@@ -417,9 +427,9 @@ class DPFedC(ClippedStrategy):
         return self.max_norm / 2 if self.max_gradient_norm is None else self.max_gradient_norm
 
     def parts(self) -> Mapping[str, Part]:
-        """Return nine tenths for the gradients and a tenth for the products of memberships.
+        """Return the parts of the budget: 0.9 for the gradients, and 0.1 for the products of memberships.
 
-        Before a run knows its clients, it assumes that one of them is drawn in every round.
+        Until a run knows its clients, it assumes that one of them is drawn in every round.
         """
         count = most_rounds_per_client(self, self.fraction_fit, self.n_rounds)
         answer = DPFedCClient.clipped_gradient
@@ -440,7 +450,7 @@ class DPFedC(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: R, and further rounds for the origin or for first centers of zeros."""
+        """The number of rounds: ``n_rounds``, and further rounds for the origin or for first centers of zeros."""
         return self.n_rounds + (FRAME_ROUNDS + 1) * self._asks_for_origin + self._asks_for_exponent
 
 
@@ -453,10 +463,10 @@ def n_drawn(n_rows: int, batch_size: int) -> int:
 
 
 def moved_by_a_row(max_gradient_norm: float) -> tuple[Bound, Bound]:
-    """Return how far replacing one row moves the gradient and the products of a client.
+    """Return how far replacing one row moves a client's sum of gradients and its sum of products.
 
-    A row's first memberships depend on its place, so that adding a row would change the memberships
-    of all others.
+    Adding a row is not considered, because a row's first memberships depend on its place among the
+    rows: an added row would change the memberships of all others.
     """
     of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
     return (
@@ -504,18 +514,18 @@ class DPFedCClient(MomentsClient):
         exponent: int,
         **local: Unpack[LocalSteps],
     ) -> tuple[GridArray, GridArray, GridArray]:
-        """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and F_i of (14) from between the two.
+        """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and the objective F_i (14) before those on W.
 
         H holds the memberships of the client's rows in the clusters, and each row of W is a center.
-        With an origin, rows and centers have one more column, the coordinate along the origin. Its
-        change is returned as the second array, which is all zeros otherwise. The changes are
-        rounded to a grid of the unit ``2^exponent``, on which secure sums add exactly.
+        With an origin, rows and centers have one more column. The change of this column is the
+        second array, which is all zeros without an origin. All changes are rounded to multiples of
+        ``2^exponent``, which secure sums add exactly.
         """
         rows = self._rows_from(*origin)
         H = self._updated_memberships(W, local, rows)
         mu_w = local["mu_w"]
         F_i = objective(rows, H, W, Penalties(local["rho"], local["mu_h"], mu_w))
-        # The paper scales the gradient of a minibatch up to all rows (25); here eta is scaled down instead.
+        # The paper multiplies the gradient of a minibatch, as if it had all rows (25); here eta is divided instead.
         part = n_drawn(len(rows), batch_size) / len(rows)
         eta = center_step_size(part * H.T @ H, step_scale, part * mu_w)
         public = self.generator(local["random_state"])
@@ -550,16 +560,16 @@ class DPFedCClient(MomentsClient):
         return self.enter(*Frame(np.zeros(self.rows.shape[1]), max_norm).arrays)
 
     def _rows_from(self, *origin: Floats) -> Floats:
-        """Return the rows as they are, or about an origin."""
+        """Return the rows as they are, or measured from an origin and with the further coordinate."""
         return lifted(self.rows, *origin) if origin else self.rows
 
     def _updated_memberships(
         self, W: Floats, local: LocalSteps, unclipped: Floats | None = None
     ) -> Floats:
-        """Return and keep the memberships of the rows after Q_1 steps (17).
+        """Take Q_1 steps (17) on the memberships of the rows; keep and return them.
 
-        They start from uniform random numbers, also for a client that comes late or has lost its
-        memberships.
+        Memberships start from uniform random numbers; a client that joins late, or has lost its
+        memberships, starts in the same way.
         """
         kept = self.recall(MEMBERSHIPS)
         if kept is None:

@@ -223,7 +223,7 @@ class FedDPKMeansClient(ClusterClient):
 
     @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
     def second_moment(rows: Rows) -> Term:
-        """Return (P^j)' P^j for the rows P^j of client j (Algorithm 1, line 4)."""
+        """Return (P^j)' P^j (Algorithm 1, line 4)."""
         return products(rows)
 
     @finishes(

@@ -1,7 +1,8 @@
 """FedSC (Qiao, Ding and Fan, NeurIPS 2023): spectral clustering through a dictionary that all clients share.
 
-The paper's samples are columns. Here they are rows: the rows of Z are atoms, and the rows of C are
-codes.
+The paper's samples are columns. Here they are rows: the rows of Z, the dictionary, are points called
+atoms, and the rows of C are codes. Stage I learns the dictionary, stage II clusters. "Algorithm 1"
+and the numbers of lines, equations, theorems and appendices refer to the paper.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -71,25 +72,25 @@ from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, 
 
 Floats = NDArray[np.float64]
 
-#: The default number of rounds S, if a round costs no epsilon.
+#: The default number S of rounds that improve the dictionary, if a round costs no epsilon.
 DEFAULT_ROUNDS = 10
 
-#: The unit of the clients' dictionaries is this many bits finer than the unit of rows, because they are averaged.
+#: The unit of a client's dictionary is this many bits finer than the unit of rows, because dictionaries are averaged.
 ATOM_BITS = 13
 
-#: The binary exponent of the unit of objectives, which lie between 0 and half of the number of rows.
+#: The binary exponent of the unit in which clients send objectives, which are between 0 and n_rows / 2.
 OBJECTIVE_EXPONENT = -32
 
-#: Bandwidths in radii of the frame: with a smaller one no two rows are similar, with a larger one all are.
+#: The limits of the bandwidth, in radii of the frame: below the first no two rows are similar, above the second all.
 NARROWEST, WIDEST = 1e-100, 1e100
 
-#: The largest number of atoms d that follows from the spectrum of the kernel.
+#: The most atoms d that are taken because of the eigenvalues of the kernel; see :func:`n_atoms_of`.
 MOST_BY_SPECTRUM = 50
 
-#: The d largest eigenvalues of the kernel add up to at least this part of its trace (equation 43).
+#: The d largest eigenvalues of the kernel add up to at least this fraction of its trace (equation 43).
 PART_OF_TRACE = 0.99
 
-#: The number of made-up rows from which the server learns the length of a row's gradient, and of a step.
+#: The number of random rows that the server draws to choose the bound of a row's gradient, and the step size.
 N_MADE_UP_ROWS = 512
 
 
@@ -99,20 +100,20 @@ class DictionaryStrategy(ClippedStrategy):
     Parameters
     ----------
     n_atoms : int, optional
-        d. By default 10 for each cluster, and up to 50 if so many eigenvalues of the kernel matter,
-        but no more than half of the rows.
+        The number of atoms in the dictionary, d in the paper. By default 10 for each cluster, or up
+        to 50 if more eigenvalues of the kernel matter, but no more than half of the rows.
     bandwidth : float, optional
-        r of the kernel, in the units of the rows. By default the mean over clients of the mean
-        distance between a client's rows (equation 42); if the sums take noise, the root mean square
-        distance by the noisy moments.
+        The bandwidth r of the Gaussian kernel, in the units of the rows. By default the mean over
+        clients of the mean distance between a client's rows (equation 42); if the sums take noise,
+        the root mean square distance between rows, from the noisy moments of the columns.
     regularization : float, default=0.01
-        lambda, the penalty on the codes.
+        The penalty on the codes, lambda in the paper.
     n_rounds : int, optional
-        S, the largest number of averaging steps; by default 10, and 0 if each costs epsilon: the
-        first dictionary is drawn with the means and deviations of the columns, and the steps
-        improve the kernel more than the clusters.
+        The largest number of rounds that improve the dictionary, S in the paper; by default 10. It
+        is 0 if each round costs epsilon: then the dictionary is drawn with the means and deviations
+        of the columns, because rounds improve the kernel more than the clusters.
     n_local_steps : int, default=5
-        Q, gradient steps of a client in a round; 1 if each costs epsilon.
+        The gradient steps of a client in a round, Q in the paper; 1 if each costs epsilon.
     tol : float, default=1e-3
         Stage I stops when no atom has moved by more than this fraction of the bandwidth.
     fraction_fit : float in (0, 1], default=1.0
@@ -133,16 +134,16 @@ class DictionaryStrategy(ClippedStrategy):
     def learn_dictionary(
         self, *, rows: str = "", relative_noise: float = 0.0
     ) -> Generator[Round, Any, tuple[Dictionary, Frame, list[float]]]:
-        """Run stage I; return the dictionary, the frame, and without noise each round's mean objective (7).
+        """Run stage I; return the dictionary, the frame, and (without noise) the mean objective (7) in each round.
 
         Parameters
         ----------
         rows : str, default=""
-            Which kept rows to use; see :class:`~flower_fedclust.engine.rounds.Round`.
+            The name of rows that clients keep, to use instead of their own; see
+            :class:`~flower_fedclust.engine.rounds.Round`.
         relative_noise : float, default=0
-            alpha_z of appendix D.4: the noise that every client adds to its dictionary, in units of
-            the deviation of its
-            entries.
+            alpha_z of appendix D.4: the standard deviation of the noise that every client adds to
+            its dictionary, over the standard deviation of the dictionary's entries.
         """
         if self.has_noisy_dictionary:
             return *(yield from self._learn_with_noise()), []
@@ -173,13 +174,13 @@ class DictionaryStrategy(ClippedStrategy):
         )
 
     def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
-        """Run stage I with one local step in each round (Q = 1), and release its noisy sum over the rows.
+        """Run stage I with one local step in each round (Q = 1), and release the sum of gradients with noise.
 
         With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their
-        gradients, which is a sum over rows. Clipping each row's gradient bounds its influence,
-        where Theorem 3.9 assumes four bounds that nothing enforces. Neither the bound nor the step
-        size depends on a row: the server takes both from rows that it makes up by the noisy
-        moments. All lengths, including the gradient's, are in bandwidths.
+        gradients, which is a sum over rows. Each row's gradient is clipped, which bounds what the
+        row can change; Theorem 3.9 assumes four bounds that nothing enforces. Neither the bound nor
+        the step size depends on a single row: the server computes both from random rows that it
+        draws with the noisy moments. All lengths, including the gradient's, are in bandwidths.
         """
         assert self.max_norm is not None
         frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
@@ -214,7 +215,7 @@ class DictionaryStrategy(ClippedStrategy):
         return dictionary, frame
 
     def _first_dictionary(self, moments: Moments) -> Dictionary:
-        """Return Z^0 and its kernel."""
+        """Return the first dictionary Z^0, with the parameters of its kernel."""
         bandwidth = checked_bandwidth(self.bandwidth, moments)
         deviation = in_bandwidths(moments.deviation, bandwidth)
         n_atoms = n_atoms_of(self.n_atoms, self.n_clusters, moments.n_rows, deviation)
@@ -225,19 +226,19 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def has_noisy_dictionary(self) -> bool:
-        """Whether the sums of stage I take calibrated noise."""
+        """Whether the sums of stage I take noise that is calibrated to epsilon."""
         return self.epsilon is not None
 
     @property
     def n_steps(self) -> int:
-        """The number of rounds S."""
+        """The largest number S of rounds that improve the dictionary: ``n_rounds``, or a default (0 with noise)."""
         if self.n_rounds is not None:
             return self.n_rounds
         return 0 if self.has_noisy_dictionary else DEFAULT_ROUNDS
 
     @property
     def n_dictionary_rounds(self) -> int:
-        """The number of rounds of stage I: for the moments four, or one with noise; and S."""
+        """The number of rounds of stage I: four for the moments of the columns (one with noise), and ``n_steps``."""
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
     def dictionary_parts(
@@ -251,16 +252,16 @@ class DictionaryStrategy(ClippedStrategy):
 class FedSC(DictionaryStrategy, CodesStrategy):
     """FedSC: spectral clustering of all rows by a kernel that the server reconstructs from codes, not from rows.
 
-    The clients learn a dictionary Z of a few atoms together, from sums alone. Then every client
-    sends a code for each of its rows, which combines the atoms in the feature space of a Gaussian
-    kernel. From the dictionary and the codes the server reconstructs the similarity of any two
-    rows, keeps the largest similarities of each row, clusters this graph, and sends each client the
-    clusters of its rows.
+    The clients together learn a dictionary Z of a few points (atoms), from sums alone. Then every
+    client sends a code for each of its rows. The code writes the row as a combination of the atoms,
+    in the feature space of a Gaussian kernel. From the dictionary and the codes the server
+    reconstructs the similarity of any two rows, keeps the largest similarities of each row,
+    clusters this graph, and sends each client the clusters of its rows.
 
     Anybody with the dictionary and a row's code can compute the row
     (strategies/reproduce/attacks.py does it): nothing is hidden from the server. :class:`FedSCSums`
-    sends no codes. The paper's noise on rows, or on dictionary and codes, is in
-    ``fedsc-perturbed-data`` and ``fedsc-perturbed-factors`` of the second distribution.
+    sends no codes. In the second distribution, ``fedsc-perturbed-data`` adds the paper's noise to
+    rows, and ``fedsc-perturbed-factors`` adds it to dictionary and codes.
 
     References
     ----------
@@ -290,7 +291,8 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     def protocol(self) -> Protocol:
         """Run stage I (Algorithm 1), then stage II."""
         dictionary, _, objectives = yield from self.learn_dictionary()
-        # The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
+        # The paper's clients send C_p^S, their codes for the dictionary before the last average. Here the codes are for
+        # the dictionary after it.
         replies = yield Gather(
             FedSCClient.codes.asked(dictionary.atoms, **dictionary.kernel, relative_noise=0.0)
         )
@@ -299,10 +301,11 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     def stage_2(
         self, dictionary: Dictionary, replies: list[Reply], objectives: list[float]
     ) -> Generator[Round, Any, Outcome]:
-        """Cluster the codes: each row of the reconstructed kernel C K(Z, Z) C' keeps its largest entries (25)."""
+        """Cluster the rows by their codes C: each row of the kernel C K(Z, Z) C' keeps its largest entries (25)."""
         C = np.concatenate([reply.arrays[0] for reply in replies])
         F = C @ kernel_root(dictionary.atoms, dictionary.bandwidth)
-        # k(x, x) is 1; a row that the atoms fit better would otherwise be everybody's neighbor.
+        # k(x, x) is 1 for every row, but reconstructed it is larger for rows that the atoms fit better. Without
+        # scaling, such a row would be a neighbor of every row.
         if self.sparsify:
             F = unit_rows(F)
         model, by_client = yield from self.cluster_factors(dictionary, F, replies)
@@ -312,7 +315,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: those of stage I, one for the codes, and one for the labels."""
+        """The number of rounds: for stage I, one for the codes, and one for the labels."""
         return self.n_dictionary_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:
@@ -324,7 +327,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         return [*super().privacy_notes(), *self.what_the_server_can_compute()]
 
     def what_the_server_can_compute(self) -> list[str]:
-        """Return the notes on what the codes show."""
+        """Return the notes of the privacy report that say what the codes reveal."""
         return [
             "The server can read the rows: the dictionary and a row's code give the row's distance to every atom, "
             "and with more atoms than columns the row itself, to the last digits. Nothing is hidden from it."
@@ -332,14 +335,16 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
 
 class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
-    """FedSC from sums alone, for round and overlapping clusters: the graph is dense and separates no rings or moons.
+    """FedSC from sums alone. It finds round clusters, also overlapping ones, but does not separate rings or moons.
 
-    The server receives only sums over the clients. With the rows' factors F, whose inner products
-    are the reconstructed kernel, the degrees of the dense graph are ``F (F' 1)``. Its normalized
-    eigenvectors follow from ``F' D^-1 F``, a matrix with a row for each atom. Both are sums over
-    rows. Each client embeds its own rows with these eigenvectors, and the final k-means is Lloyd's
-    algorithm on sums. So the protocol works with secure aggregation, and every sum can take noise.
-    :class:`SPPFGCSums` finds clusters of any form from sums.
+    The server receives only sums over the clients. Each row is written as a vector of factors,
+    whose inner product with another row's factors is the reconstructed similarity of the two rows.
+    The graph of similarities is dense: nobody sees them, so it cannot be cut down to the largest
+    ones. With F for the factors of all rows, its degrees are ``D = F (F' 1)``, and its normalized
+    eigenvectors follow from ``F' D^-1 F``, a matrix with a row for each atom. Both ``F' 1`` and
+    this matrix are sums over rows. Each client embeds its own rows with the eigenvectors, and the
+    final k-means is Lloyd's algorithm on sums. So the protocol works with secure aggregation, and
+    every sum can take noise. :class:`SPPFGCSums` finds clusters of any form from sums.
 
     References
     ----------
@@ -383,7 +388,7 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
         return self.n_dictionary_rounds + self.n_clustering_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the moments, the dictionary, the two sums of the factors, and k-means."""
+        """Return the parts of the budget for moments, dictionary, two sums of factors, and k-means."""
         stage_1 = self.dictionary_parts(0.1, 0.1)
         return stage_1 | self.clustering_parts(factor_sum=0.1, normalized_moment=0.5, kmeans=0.2)
 
@@ -391,8 +396,9 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
 def longest_code(to_codes: Floats, regularization: float) -> float:
     """Return a bound on the norm of any row's code.
 
-    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has a norm of at most ``1 / (2 sqrt(lambda))``. Without
-    lambda, d kernel values have a norm of at most ``sqrt(d)``.
+    The code of x is ``(K(Z, Z) + lambda I)^-1 phi(Z)' phi(x)``, where phi(x) has norm 1 and the
+    matrix before it has a norm of at most ``1 / (2 sqrt(lambda))``. If lambda is 0, the bound
+    follows from the kernel values of x with the d atoms, which have a norm of at most ``sqrt(d)``.
     """
     if regularization > 0:
         return 0.5 / math.sqrt(regularization)
@@ -406,11 +412,11 @@ def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
 
 
 def n_atoms_of(wanted: int | None, n_clusters: int, n_rows: float, deviation: Floats) -> int:
-    """Return d: at most the number of rows; by default ten for each cluster, and at most half of the rows.
+    """Return the number of atoms d: ``wanted``, but at most the number of rows; or a default.
 
-    With few clusters there are as many as equation 43 says, but at most 50. The paper's Table 4
-    counts atoms in multiples of the number of clusters. ``deviation`` has the columns' deviations
-    in bandwidths.
+    By default there are ten for each cluster, as the paper's Table 4 counts them, or as many as
+    equation 43 says, if that is more, but at most 50; and at most half as many as rows.
+    ``deviation`` has the columns' standard deviations, in bandwidths.
     """
     n_rows = max(int(n_rows), n_clusters)
     if wanted is not None:
@@ -422,10 +428,10 @@ def n_atoms_of(wanted: int | None, n_clusters: int, n_rows: float, deviation: Fl
 
 
 def n_large_eigenvalues(deviation: Floats) -> int:
-    """Return how many eigenvalues make up 99% of the kernel's trace (equation 43), for made-up rows.
+    """Return how many eigenvalues make up 99% of the kernel's trace (equation 43), for random rows.
 
-    Nobody has the pooled kernel of the equation. The rows are drawn from the normal distribution
-    with the columns' deviations, in bandwidths, always in the same way.
+    Nobody has the kernel of all rows, which the equation needs. Instead, rows are drawn from a
+    normal distribution with the columns' deviations, in bandwidths, always with the same seed.
     """
     rows = deviation * np.random.default_rng(0).standard_normal((N_MADE_UP_ROWS, len(deviation)))
     values = np.linalg.eigvalsh(gaussian_kernel(rows, rows, 1.0))[::-1]
@@ -436,7 +442,7 @@ def n_large_eigenvalues(deviation: Floats) -> int:
 
 
 class DictionaryClient(MomentsClient):
-    """The answers of a client in stage I."""
+    """The client half of stage I, which learns the dictionary."""
 
     @answers(
         Sent("dictionary after the client's own steps", has_columns=True),
@@ -452,11 +458,11 @@ class DictionaryClient(MomentsClient):
         n_steps: int,
         relative_noise: float,
     ) -> tuple[GridArray, GridArray, GridArray]:
-        """Return Z_p^s (Algorithm 1, lines 8 to 15) and the objective before the steps, both computed in floats.
+        """Return the client's dictionary Z_p^s after its steps (Algorithm 1, lines 8 to 15), and the objective before.
 
-        Z is the dictionary that the server sent, and ``frame`` the origin and scale in which rows
-        are read. The rows are expressed in it as integers over a power of two, and the bandwidth in
-        the same unit. The third array is the client's number of rows.
+        Both are computed in floats. Z is the dictionary that the server sent. ``frame`` has the
+        origin and the scale of the coordinates in which the rows, Z and the bandwidth are measured.
+        The third array is the client's number of rows.
         """
         rows = self.enter(*frame)
         power = rows.exponent + BITS
@@ -469,7 +475,7 @@ class DictionaryClient(MomentsClient):
         r = min(max(math.ldexp(mantissa, exponent - power), NARROWEST), WIDEST)
         C = codes(X, start, r, regularization)
         value = objective(X, start, C, r, regularization)
-        # The noise is relative to the entries in the coordinates of the data.
+        # The noise is in proportion to the deviation of the entries in the coordinates of the data.
         dictionary = dictionary_steps(X, start, C, r, n_steps) + origin
         dictionary = add_relative_noise(dictionary, relative_noise, self.noise_source) - origin
         return (
@@ -493,7 +499,7 @@ class DictionaryClient(MomentsClient):
         code_bound: float,
         bound: float,
     ) -> Term:
-        """Return the sum of the rows' gradients (15), each clipped to ``bound``, with lengths in bandwidths."""
+        """Return the sum of the rows' gradients (15), each clipped to ``bound``; all lengths are in bandwidths."""
         return dictionary_gradient(
             rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound
         )
@@ -506,14 +512,14 @@ class FedSCClient(DictionaryClient, LabelsClient):
     def codes(
         self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float
     ) -> Floats:
-        """Return C_p (equation 14), with relative noise."""
+        """Return C_p, the codes of the client's rows (equation 14), with relative noise."""
         return add_relative_noise(
             codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source
         )
 
 
 class FedSCSumsClient(DictionaryClient, SpectralSumsClient):
-    """The client half of :class:`FedSCSums`, which has answers of its two bases alone."""
+    """The client half of :class:`FedSCSums`; it adds no answers to those of its two base classes."""
 
 
 FedSC.client_type = FedSCClient

@@ -1,13 +1,14 @@
 """PrivateDensity: private clusters of any form, from one noisy histogram of cells.
 
-Under privacy the label of a single row cannot be published usefully, but the regions that clusters
-occupy can (arXiv 2508.08749). All rows count in one grid. What follows sees noisy counts only,
-whose noise is known, and costs no privacy: whether clusters are round, the width of a kernel, and a
-cut at the most persistent peaks or along the thinnest borders.
+Under privacy the label of a single row cannot be published usefully, but the regions of clusters can
+(arXiv 2508.08749). The rows are counted by the cells of a grid. All later steps use only the noisy
+counts, so they cost no privacy: to find out whether clusters are round, to choose the width of a
+kernel, and to cut the cells into clusters, at the most persistent peaks of the density or along its
+thinnest borders.
 
-A grid has three directions at most. In more columns the search of private k-means comes first: it
-finds the directions, and the clusters of its cells are the result unless the histogram shows that
-they are not round.
+A grid has at most three directions. With more columns the search of private k-means comes first. It
+finds the directions, and its clusters are the result unless the histogram shows that they are not
+round.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -52,24 +53,26 @@ from flower_fedclust.strategies.common.small_clusters import agreement_of_anothe
 
 Floats = NDArray[np.float64]
 
-#: The cost of each part of the budget: the inverse squared noise multipliers of its Gaussian releases, which add up. In
-#: more than three columns private k-means comes first, which costs 0.79.
+#: The cost of each part of the budget: the sum of the inverse squared noise multipliers of its Gaussian releases. With
+#: more than three columns private k-means comes first, and its cost is 0.79.
 COST_OF_RANGES, COST_OF_GRID = 0.05, 0.95
-#: A grid has at most this many columns; of more columns it takes directions.
+#: A grid has at most this many dimensions. With more columns than this, they are directions instead of columns.
 MOST_DIRECTIONS = 3
-#: The range of each direction is found in this many rounds, in each of which it is counted in so many parts.
+#: The number of rounds that narrow the range of each direction; and the number of intervals in which each round counts
+#: rows.
 RANGE_ROUNDS, N_PARTS = 2, 32
-#: In directions of private k-means, ranges reach so many standard deviations of the rows at first, whose variance is at
-#: least this part of the total: noise can hide it.
+#: In directions of private k-means, ranges at first reach this many standard deviations of the rows from the middle.
+#: The variance is taken to be at least the second number times the total variance, because noise can hide it.
 REACH, LEAST_VARIANCE = 6.0, 0.01
-#: How many neighboring parts are added up to find the ends of a range, and the part of all rows that they hold.
+#: How many neighboring intervals are added up to find the ends of a range; and the fraction of all rows that such a sum
+#: must exceed.
 WINDOWS, LEAST_PART = (1, 2, 4, 8), 0.001
-#: With noise, a grid has as many cells as the number of rows over the standard deviation of a cell's noise, times this
-#: number: by the number of columns, or for three directions among more columns.
+#: With noise, the number of cells of a grid is the number of rows over the standard deviation of the noise in a cell,
+#: times a factor: the first for each number of columns, the second for three directions among more columns.
 ROWS_OVER_NOISE, OF_MANY_COLUMNS = {1: 0.6, 2: 0.6, 3: 1.5}, 4.0
-#: Clusters are round if Gaussians leave at most this part of the squared density unexplained.
+#: Clusters count as round if Gaussians leave at most this fraction of the squared density unexplained.
 LARGEST_MISFIT = 0.18
-#: At client level, a client's rows are taken to fall into this many cells, and this many parts of a range.
+#: At client level, a client's rows are assumed to lie in this many cells of the grid, and intervals of a range.
 CELLS_OF_CLIENT, PARTS_OF_CLIENT = 40, 8
 ALL_COLUMNS = np.zeros((0, 0))
 
@@ -78,22 +81,22 @@ class PrivateDensity(SearchStrategy):
     """Private clusters of any form: rows count in cells, and the server cuts the noisy counts.
 
     The run finds privately where the rows lie, and counts them in one grid: about 64 x 64 cells in two columns,
-    24 x 24 x 24 in three, and fewer if noise is high. If equal Gaussians explain the noisy counts, the result is a
-    :class:`KMeansModel` of the cells. Otherwise the server chooses the width of a kernel from the noisy counts and cuts
-    the cells into clusters: at the most persistent peaks if these stand out, and otherwise by a normalized cut of
-    neighboring cells.
+    24 x 24 x 24 in three, and fewer if noise is high. If Gaussians of one form explain the noisy counts, the result is
+    a :class:`KMeansModel` of their centers. Otherwise the server estimates the density from the noisy counts, with a
+    kernel whose width it chooses, and cuts the cells into clusters: at the most persistent peaks of the density if
+    these stand out, and otherwise by a normalized cut of neighboring cells.
 
     With more than three columns nearly half of the budget pays for private k-means, and the grid lies in the three
-    directions in which rows spread most. If Gaussians at the centers explain the noisy counts, the result is a
-    :class:`KMeansModel` of these centers. Otherwise the cells are cut, and clusters of other forms are found as far as
-    three directions show them.
+    directions in which rows spread most. If Gaussians at the centers of k-means explain the noisy counts, the result is
+    a :class:`KMeansModel` of these centers. Otherwise the cells are cut into clusters, which can have other forms, as
+    far as the three directions separate them.
 
     Parameters
     ----------
     n_clusters : int, "auto", or two int
         The number of clusters; or the smallest and the largest number, between which the run
-        chooses at no further cost: by how far the peaks of the density rise, or for round clusters
-        as :class:`PrivateKMeans`. "auto" is (2, 16).
+        chooses at no further cost: by how far the peaks of the density rise or, for round clusters,
+        in the same way as :class:`PrivateKMeans`. "auto" is (2, 16).
     max_norm : float, optional
         The Euclidean distance from ``origin`` to which every client clips its rows. Needed with an
         epsilon, unless there is a schema. It is public, and must not be computed from the data. It
@@ -102,17 +105,17 @@ class PrivateDensity(SearchStrategy):
         The privacy budget of the whole run. None means no noise and no guarantee; then no row needs
         to be clipped.
     privacy_unit : "record", "subject" or "client", default="record"
-        Whether the guarantee covers a row or everything that one client contributes. For clients it
-        takes hundreds.
+        Whether the guarantee covers a row, a person with all rows that the ``subject_column`` gives
+        the person, or everything that one client contributes. "client" needs hundreds of clients.
     rows_per_client : int, default=50
         At client level: the publicly known, approximate number of rows of a client. It sets the
         bounds to which clients clip; a wrong value costs accuracy, not privacy.
     origin : array-like of shape (n_columns,), optional
         A public point about which rows are clipped; 0 by default.
     label_noise : bool, default=False
-        Whether rows in thin regions have the label -1, for noise, and not the label of the nearest
-        cluster. Without an epsilon no cell with a row is thin. The cells are then cut in more than
-        three columns, too.
+        Whether rows in regions of low density get the label -1, for noise, instead of the label of
+        the nearest cluster. Without an epsilon no cell with a row counts as such a region. If True,
+        the cells are always cut, also with more than three columns.
 
     References
     ----------
@@ -136,9 +139,9 @@ class PrivateDensity(SearchStrategy):
     def protocol(self) -> Protocol:
         """Find where the rows lie, count them by cell, and cut the cells.
 
-        In up to three columns the grid lies in the columns themselves. In more columns private
-        k-means comes first, and the grid lies in the three directions in which rows spread most; if
-        its cells look like round clusters, the centers of k-means are the result.
+        With up to three columns the grid has these columns. With more columns private k-means comes
+        first, and the grid has the three directions in which rows spread most. If the counts in the
+        grid look like round clusters, the centers of k-means are the result.
         """
         if self.n_columns <= MOST_DIRECTIONS:
             whole = self.ball if self.max_norm else (yield from frame_of_rows())[0]
@@ -176,9 +179,9 @@ class PrivateDensity(SearchStrategy):
     def _cut(self, frame: Frame, directions: Floats, grid: Grid, histogram: Histogram) -> Outcome:
         """Cut the cells into clusters and return the outcome.
 
-        If there is a choice of numbers, the cells are first cut into as many clusters as allowed,
-        and the rises of their peaks decide. Round clusters in few columns become a k-means model,
-        which is finer than cells.
+        To choose the number of clusters, the cells are first cut into the largest number, and the
+        rises of the peaks of the density decide. With up to three columns, round clusters become a
+        k-means model, which is finer than cells.
         """
         number, n_clusters = None, self.most_clusters
         numbers = numbers_of(self.n_clusters)
@@ -204,7 +207,7 @@ class PrivateDensity(SearchStrategy):
     def _ranges(
         self, frame: Frame, directions: Floats, low: Floats, high: Floats
     ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
-        """Narrow the range of each direction to where rows are; also return about how many rows there are.
+        """Narrow the range of each direction to where rows are; return its ends, and about how many rows there are.
 
         ``low`` and ``high`` are of shape (n_directions,); empty ``directions`` mean all columns.
         """
@@ -212,7 +215,7 @@ class PrivateDensity(SearchStrategy):
         question = PrivateDensityClient.rows_in_ranges.asked(low, widths, directions, frame=frame)
         bound = math.sqrt(len(low)) * self._norm_of_client(PARTS_OF_CLIENT)
         (counts,) = received = yield self.summed(question, "ranges", at_most=(bound,))
-        # By the extreme values of Gaussians, noise hardly exceeds this many standard deviations anywhere.
+        # The largest of many Gaussian random numbers hardly exceeds this many standard deviations.
         noise = received.noise[0] * math.sqrt(2 * math.log(counts.size))
         ends = np.array(
             [(_first(count, noise), N_PARTS - _first(count[::-1], noise)) for count in counts]
@@ -243,9 +246,9 @@ class PrivateDensity(SearchStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: for the cells of a search, a range, and the histogram.
+        """The largest number of rounds: for the search of private k-means, a range, and the histogram.
 
-        Few columns need fewer rounds, because they need no search for directions.
+        With up to three columns there are fewer rounds, because there is no search.
         """
         return (
             max(first_rounds(center_rows=True, counts_rows=True), FRAME_ROUNDS + 3)
@@ -256,16 +259,16 @@ class PrivateDensity(SearchStrategy):
 
     @property
     def _scale(self) -> float:
-        """The number of rows that one unit of a sum stands for."""
+        """The number of rows for which 1 in a sum stands: at client level, the number of a client's rows."""
         return float(self.rows_per_client) if self.privacy_unit == "client" else 1.0
 
     def _rows_over_noise(self, n_rows: float) -> float:
-        """Return about how many rows there are for each row of noise (one standard deviation) in a cell."""
+        """Return the number of rows over the standard deviation of the noise in a cell."""
         noise = self.noise_of("grid", self._norm_of_client(CELLS_OF_CLIENT)) * self._scale
         return n_rows / noise if noise else math.inf
 
     def _norm_of_client(self, n_parts: int) -> float:
-        """Return the typical norm of a client's fractions of rows in ``n_parts`` parts; 1 if the unit is a row."""
+        """Return the typical norm of a client's fractions of rows in n_parts places; 1 unless at client level."""
         return (
             math.sqrt(1 / self.rows_per_client + 1 / n_parts)
             if self.privacy_unit == "client"
@@ -273,7 +276,7 @@ class PrivateDensity(SearchStrategy):
         )
 
     def parts(self) -> Mapping[str, Part]:
-        """Return parts for the ranges and the cells; in many columns, with all of private k-means but Lloyd steps."""
+        """Return the parts for ranges and grid; with many columns, also those of private k-means up to its cells."""
         # before a run, the number of columns is unknown: assume many
         n_columns = self.n_columns if self.client_names else math.inf
         is_wide, client = n_columns > MOST_DIRECTIONS, PrivateDensityClient
@@ -304,7 +307,7 @@ def _are_round(clusters: Found, grid: Grid, histogram: Histogram) -> bool:
 
 
 def _first(counts: Floats, noise: float) -> int:
-    """Return the first part of a range that holds more rows than noise; with noise, the one before."""
+    """Return the first interval of a range that has more rows than noise can produce; with noise, the one before."""
     least, sums = LEAST_PART * float(counts.sum()), np.concatenate([[0.0], np.cumsum(counts)])
     for last in range(1, len(counts) + 1):
         for window in WINDOWS:
@@ -324,7 +327,7 @@ class PrivateDensityClient(SearchClient):
         ranges=Sent("number of rows in each part of the range of each direction", is_positive=True)
     )
     def rows_in_ranges(rows: Rows, low: Floats, widths: Floats, directions: Floats) -> Term:
-        """Count the rows in :data:`N_PARTS` parts of each direction; empty directions mean all columns."""
+        """Count the rows in :data:`N_PARTS` intervals of each direction; empty ``directions`` mean all columns."""
         rows = rows.projected(directions)
         inner = np.arange(1, N_PARTS)
         columns = zip(rows.integers.T, low, widths, strict=True)
@@ -340,7 +343,7 @@ class PrivateDensityClient(SearchClient):
     def rows_in_cells(
         rows: Rows, low: Floats, shape: NDArray[np.int64], directions: Floats, *, width: float
     ) -> Term:
-        """Count the rows in each cell of a grid; rows outside count in the cells at its edge."""
+        """Count the rows in each cell of a grid; rows outside the grid count in the cells at its edge."""
         rows, grid = (
             rows.projected(directions),
             Grid(low, width, tuple(int(n_cells) for n_cells in shape)),

@@ -1,8 +1,8 @@
 """PrivateMixture: Gaussian mixtures by EM on sums, private or not.
 
 With noise it starts from the clusters of private k-means (:mod:`.common.private_search`), and takes
-two EM steps. The server does not believe the noisy sums as they are: it looks for the mixture that
-explains all of them (:mod:`.common.mixture_search`).
+two EM steps. The server does not use the noisy sums as they are. It looks for the mixture that best
+explains all sums of the run together (:mod:`.common.mixture_search`).
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -75,25 +75,28 @@ from flower_fedclust.strategies.common.small_clusters import (
 Floats = NDArray[np.float64]
 R = TypeVar("R")
 
-#: The costs of the EM steps and of the comparison with one Gaussian, beside the COSTS of the search.
+#: The costs of the EM steps and of the comparison with one Gaussian, in the unit of the COSTS of the search.
 COSTS_OF_STEPS, COST_OF_GAIN = {"first_moments": 0.08, "moments": 0.25}, 0.05
-#: A row's gain over one Gaussian is clipped to this many nats; and to a third of it if the mixture is better.
+#: A row's gain over one Gaussian is the logarithm of the mixture's density over the Gaussian's. It is clipped to this
+#: many nats if it is negative, and to a third of that if it is positive.
 MOST_GAIN = 4.5
-#: Components with less than this part of an average share vanish, unless noise is less than that.
+#: A component is dropped if its share is less than this fraction of the average share, or less than what noise can
+#: produce if that is smaller still.
 LEAST_SHARE = 0.1
 #: The structures that covariance_type="auto" compares, and the order in which the sums for them are considered.
 AUTO: tuple[Structure, ...] = ("full", "diag", "tied")
-#: "auto" takes round components if the noise in a component's variances, all together, is larger than this.
+#: "auto" takes round components if the noise in all variances of a component together has a larger norm than this.
 NOISE_OF_ROUND = 0.2
-#: Products of columns are asked for if the noise in a component's covariance is smaller than this.
+#: EM steps ask for products of columns only if the noise in an entry of a component's covariance is smaller than this.
 LARGEST_NOISE = 0.5
-#: The fit uses the sums of EM and what was released before them, the last first, until these are so many numbers.
+#: The fit uses the sums of EM and earlier releases, from the latest on, up to this many numbers.
 MOST_VALUES = 300
-#: Covariances without noise have at least this part of the mean variance of the rows in every direction.
+#: Without noise: in each direction, the variance of a component is at least this fraction of the rows' mean variance.
 FLOOR = 1e-6
-#: Without noise: the most EM steps, and the largest change, in a component's deviations, that ends them.
+#: Without noise: the most EM steps; and the change of the components below which EM ends earlier, in units of their
+#: standard deviations.
 N_EM_ROUNDS, TOLERANCE = 500, 1e-9
-#: Rows whose vectors are computed at a time.
+#: The number of rows whose vectors of moments are computed at a time.
 BLOCK_ROWS = 2**10
 
 
@@ -101,26 +104,28 @@ class PrivateMixture(SearchStrategy):
     """Private Gaussian mixtures without public rows, by EM on sums.
 
     The run finds clusters as :class:`PrivateKMeans` does, and spends the rest of its budget on EM
-    steps: every client adds up what its rows add to the components' sizes, means and covariances,
-    each row's vector clipped. The server then looks for the mixture that explains best all noisy
-    sums of the run. Without an epsilon, EM goes on until it converges.
+    steps. In an EM step each row has a vector: what it adds to the components' sizes, means and
+    covariances. Every client clips the vectors of its rows and sends their sum. The server then
+    looks for the mixture that best explains all noisy sums of the run. Without an epsilon, EM goes
+    on until it converges.
 
     Parameters
     ----------
     covariance_type : "auto", "full", "diag", "spherical" or "tied", default="auto"
-        As in scikit-learn. "auto" chooses what the noisy sums make most probable among full,
-        diagonal and tied covariances. Where noise would hide covariances, components have equal
-        shares and one variance, so that labels are those of k-means. Without noise it is "full",
-        and "diag" for more than 64 columns.
+        As in scikit-learn. "auto" chooses among full, diagonal and tied covariances those that the
+        noisy sums make most probable. If noise would hide covariances, it gives all components
+        equal shares and one variance, so that a row belongs to the nearest mean, as in k-means.
+        Without noise "auto" is "full", and "diag" for more than 64 columns.
 
     Notes
     -----
-    With noise and more than twelve columns, the components differ in the directions in which the
-    centers of k-means differ, and in those in which the rows spread most: twelve, or as many as
-    centers differ in. Elsewhere all rows have one variance. Where that would still take more than
-    1,200 numbers, there are fewer directions; "auto" leaves "full" out beyond 600. A component that
-    vanishes in the noise is dropped, and the result says so in a doubt. Without noise, EM ends when
-    nothing changes, or after 500 steps.
+    With noise and more than twelve columns, the components differ only in some directions: all in
+    which the centers of k-means differ, and those in which the rows spread most, up to twelve in
+    total. In all other directions the rows are taken to have one variance. If the mixture would
+    still have more than 1,200 parameters, it gets fewer directions; "auto" does not try full
+    covariances if they would take more than 600 parameters. A component that noise hides is
+    dropped, and the doubts of the result say so. Without noise, EM ends when nothing changes, or
+    after 500 steps.
 
     References
     ----------
@@ -145,8 +150,8 @@ class PrivateMixture(SearchStrategy):
     def protocol(self) -> Protocol:
         """Find the clusters of k-means, and the mixture that explains all that was released.
 
-        The numbered steps are in the code. Where noise would hide covariances, the last steps are
-        spent on the centers, and the components are round.
+        The code has the numbered steps. If noise would hide covariances, components are round, and
+        the last steps improve the centers instead.
         """
         if self.epsilon is None:
             return (yield from self._em())
@@ -163,19 +168,19 @@ class PrivateMixture(SearchStrategy):
         start = yield from _noted(best_of_many(self, space, cells, k, last=()), notes)
         sizes = weight_of(cells.means, cells.counts, start.centers @ space.inside)
         search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
-        # 4. Round components, whose labels are those of k-means, where noise would hide covariances.
+        # 4. If noise would hide covariances: round components, so that a row belongs to the nearest mean.
         if self.covariance_type == "auto" and self._noise_of_variances(search) > NOISE_OF_ROUND:
             start = yield from more_steps(self, space, cells, start, list(COSTS_OF_STEPS))
             search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
             mixture, agreement = search.round(), 1.0
-        # 5. Otherwise EM steps, and the mixture that explains all noisy sums.
+        # 5. Otherwise: EM steps, and the mixture that explains all noisy sums.
         else:
             for asked, received in reversed(notes):
                 if sum(len(values.values) for values in search.seen) < MOST_VALUES:
                     _keep(search, asked, received)
             mixture, agreement = yield from self._em_steps(search)
         gain = yield from self._gain(search, mixture)
-        # 6. What another run would find.
+        # 6. An estimate of how well another run would agree.
         agreement = min(
             agreement,
             agreement_of_another_run(fine, space.spread, start.centers @ space.inside, self.rng),
@@ -183,7 +188,7 @@ class PrivateMixture(SearchStrategy):
         return Outcome(search.model(mixture), number=number, agreement=agreement, gain=gain)
 
     def _em_steps(self, search: MixtureSearch) -> Generator[Round, Total, tuple[Mixture, float]]:
-        """Take EM steps; return the mixture without components that noise hides, and the agreement with others."""
+        """Take EM steps; return the mixture, without components that noise hides, and another run's agreement."""
         mixture = search.first()
         for index, part in enumerate(COSTS_OF_STEPS):
             mixture = search.better(mixture) if index else mixture
@@ -220,7 +225,7 @@ class PrivateMixture(SearchStrategy):
         return AUTO if self.covariance_type == "auto" else (self.covariance_type,)
 
     def _noise_of_variances(self, search: MixtureSearch) -> float:
-        """Return the norm of the noise in all variances of a component together, for sums of the first structure."""
+        """Return the norm of the noise in all variances of a component, if sums are asked for the first structure."""
         return self._bounds(search, search.references[0], "moments")[3] * math.sqrt(
             len(search.moment)
         )
@@ -228,7 +233,10 @@ class PrivateMixture(SearchStrategy):
     def _bounds(
         self, search: MixtureSearch, mixture: Mixture, part: str
     ) -> tuple[float, float, float, float]:
-        """Return the scale of memberships, the two norms of an EM step, and the noise in an entry of a covariance."""
+        """Return the scale of memberships, two norms of an EM step, and the noise in an entry of a covariance.
+
+        The norms are the bounds of a row's vector and of a client's mean vector.
+        """
         units, scale = search.space.units, math.sqrt(max(mixture.means.shape[1] / 2, 1.0))
         bound, of_means = search.norms(
             mixture, scale, self.rows_per_client if units.are_clients else 0
@@ -241,8 +249,7 @@ class PrivateMixture(SearchStrategy):
     ) -> tuple[Round, float]:
         """Return the round of an EM step, and the scale of memberships.
 
-        Products of columns are asked for only if noise leaves something of them; otherwise
-        variances.
+        Products of columns are asked for only if noise does not hide them; otherwise variances.
         """
         for structure in search.structures[:2]:
             asked = mixture.as_structure(structure)
@@ -264,9 +271,9 @@ class PrivateMixture(SearchStrategy):
     def _em(self) -> Protocol:
         """Take EM steps from the clusters of k-means and their common covariance, until they converge.
 
-        This is the form without noise. It ends when no component moves by more than
-        :data:`TOLERANCE` of its own deviations, when changes are only rounding on the clients'
-        grid, or after :data:`N_EM_ROUNDS` steps with a warning.
+        This is the form without noise. It ends when no component changes by more than
+        :data:`TOLERANCE` of its standard deviations, when only the rounding on the clients' grid
+        changes, or, with a warning, after :data:`N_EM_ROUNDS` steps.
         """
         notes: list[tuple[Round, Total]] = []
         _, _, number = yield from _noted(
@@ -281,7 +288,8 @@ class PrivateMixture(SearchStrategy):
             name: int(value) for name, value in sums_of[0].question_for(None).arguments.items()
         }
         values, vectors, _, _, total = spectrum_of(sums_of[1][0], sketch, counts.sum(), 0.0)
-        # Variance that a sketch does not show is taken to be equal in all columns.
+        # With many columns, clients send a sketch of the second moment. Variance outside its directions is taken to be
+        # equal in all columns.
         moment = (vectors * values) @ vectors.T + max(
             total - float(values.sum()), 0.0
         ) / d * np.eye(d)
@@ -299,7 +307,7 @@ class PrivateMixture(SearchStrategy):
             moments, rest = yield Sum(question)
             former, mixture = mixture, mixture.maximized(moments + rest, least)
             before, change = change, float(np.abs(mixture.since(former)).max())
-            # Clients use the nearest points of their grid, so changes of less than a unit need not end.
+            # Clients round the centers to their grid, so changes of less than a unit may never end.
             unit = math.ldexp(float(np.abs(former.arrays[1]).max()), unit_exponent(frame.radius))
             if change < TOLERANCE or before <= change < unit:
                 break
@@ -326,7 +334,7 @@ class PrivateMixture(SearchStrategy):
         return first + CELL_ROUNDS + SOLUTION_ROUNDS - 1 + len(COSTS_OF_STEPS) + 1
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of k-means but its last step, of the EM steps, and of the comparison with one Gaussian."""
+        """Return the parts of k-means (without its last step), of EM, and of the comparison with one Gaussian."""
         client = PrivateMixtureClient
         return {
             **parts_of_cells(client, counts_rows=self.privacy_unit != "client", costs=COSTS),
@@ -342,7 +350,7 @@ class PrivateMixture(SearchStrategy):
 def _noted(
     rounds: Generator[Round, Total, R], notes: list[tuple[Round, Total]]
 ) -> Generator[Round, Total, R]:
-    """Run a part of a protocol, and append its rounds and their results to ``notes``."""
+    """Run some rounds of a protocol, and append each round and its result to ``notes``."""
     try:
         asked = next(rounds)
         while True:
@@ -367,10 +375,10 @@ def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
 
 
 def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
-    """Return the function of a row that a question adds up; None if the answer says little about the mixture.
+    """Return the function of a row that a question adds up; None if its sum says little about the mixture.
 
-    The search for a mixture needs it to compute the expected sums of any mixture. Clients compute
-    the same function, row by row, on a grid.
+    With this function, the search computes the sums that it expects under any mixture. Clients
+    compute the same function of each row, on a grid.
     """
     client, asked, bound = (
         PrivateMixtureClient,
@@ -395,7 +403,7 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
         nearest = rows.nearest(points)
         is_nearest = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
         offsets = rows.offsets(points, nearest, bound).with_constant(weight)
-        # Each row's offset stands at its nearest point, and zeros stand at all others.
+        # Each row has its offset at its nearest point, and zeros at all other points.
         at_points = is_nearest[:, :, None] * offsets.values[:, None]
         return np.asarray(at_points.reshape(len(is_nearest), -1))
 
@@ -408,7 +416,7 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
 def row_densities(
     rows: Rows, means: Floats, whitening: Floats, constants: Floats, directions: Floats
 ) -> Floats:
-    """Return the logarithm of the density at each row, but for a constant, in public directions."""
+    """Return the logarithm of the density at each row, up to a constant, in public directions."""
     integers, parts = rows.projected(directions).integers, []
     for start in range(0, max(len(integers), 1), BLOCK_ROWS):
         offsets = whitened(integers[start : start + BLOCK_ROWS], means, whitening, rows.exponent)
@@ -454,7 +462,7 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         scale: float,
         bound: float,
     ) -> Term:
-        """Return the sums of EM, with a bound on each row's vector."""
+        """Return the sum of the rows' vectors of EM, each clipped to ``bound``."""
         message = means, whitening, constants, directions
         return vectors(row_moments(rows, *message, structure=structure, scale=scale), bound)
 
@@ -471,7 +479,10 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         *,
         bound: float,
     ) -> Term:
-        """Return the gain in log-density; a gain counts up to a third of the bound, a loss up to the bound."""
+        """Return the sum of the rows' gains in log-density.
+
+        A gain is clipped to a third of ``bound``, and a loss to ``bound``.
+        """
         of_mixture = row_densities(rows, means, whitening, constants, directions)
         of_one = row_densities(rows, mean, whitening_of_one, constant, directions)
         return vectors(np.minimum(of_mixture - of_one, bound / 3)[:, None], bound)
@@ -483,7 +494,7 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
     def exact_expectation(
         rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
     ) -> tuple[Term, Term]:
-        """Return the sums of EM in two parts that together lose no digits, without a bound."""
+        """Return the sum of the rows' vectors of EM, not clipped, as two sums that together lose no digits."""
         all_columns = np.zeros((0, 0))
         vectors_of_rows = row_moments(
             rows, means, whitening, constants, all_columns, structure=structure, scale=1.0

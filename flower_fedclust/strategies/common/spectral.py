@@ -59,8 +59,8 @@ class Dictionary:
     #: The regularization lambda, added to the diagonal of the atoms' kernel before it is inverted.
     regularization: float
     n_rows: float  #: The number of all clients' rows; approximate if there is noise.
-    #: Whether the kernel of two rows is ``k (K + lambda I)^-1 k'``, where k are a row's kernel values with the atoms and
-    #: K are the atoms' with each other. If not, it is reconstructed from FedSC's codes.
+    #: Whether the kernel of two rows is ``k (K + lambda I)^-1 k'``, from a row's kernel values k with the atoms and the
+    #: atoms' kernel values K with each other. If not, it is reconstructed from FedSC's codes.
     nystrom: bool = False
 
     @property
@@ -277,7 +277,10 @@ def send_labels(
 
 
 def split_by_client(array: Array, replies: Sequence[Reply]) -> dict[str, Array]:
-    """Split an array with an entry for each row by client; the first array of a reply has an entry for each row, too."""
+    """Split an array with an entry for each row by client.
+
+    The first array of each reply has an entry for each row of that client.
+    """
     ends = np.cumsum([len(reply.arrays[0]) for reply in replies])
     return dict(zip((reply.client for reply in replies), np.split(array, ends[:-1]), strict=True))
 

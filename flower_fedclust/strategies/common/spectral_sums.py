@@ -95,8 +95,8 @@ class SpectralSumsStrategy(ClippedStrategy):
         )
         projection = to_factors @ of_factors
 
-        # k-means of the embedded rows, which stay at the clients and lie on the unit sphere. A sum over the rows nearest
-        # to each embedded atom gives means; a k-means of these means, with restarts, gives the first centers.
+        # k-means of the embedded rows, which stay at the clients and lie on the unit sphere. Sums over the rows nearest
+        # to each embedded atom give means; a k-means of these means, with restarts, gives the first centers.
         longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
         embedded = SpectralSumsClient.embedded.asked(
             Z, projection, frame=frame, bandwidth=bandwidth, bound=longest
@@ -134,7 +134,7 @@ class SpectralSumsStrategy(ClippedStrategy):
 
     @property
     def n_clustering_rounds(self) -> int:
-        """The number of rounds: two sums of factors, one sum over the rows nearest to each atom, and the Lloyd steps."""
+        """The number of rounds: two sums of factors, a sum over the rows nearest to each atom, and the Lloyd steps."""
         return 3 + self._n_lloyd_rounds
 
     def clustering_parts(

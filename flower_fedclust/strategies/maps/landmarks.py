@@ -1,7 +1,9 @@
 """FedDL (Qiao, Ma and Fan, AAAI 2025, Algorithm 1): landmarks that all clients learn together, spread as the rows are.
 
-X_p are the rows of client p, Y the landmarks, S the rounds, Q the local steps. The paper's samples
-are columns; here they are rows.
+X_p are the rows of client p, Y the landmarks, S the number of rounds, and Q the number of local
+steps. MMD is the maximum mean discrepancy, which measures how much the distribution of the
+landmarks differs from the distribution of the rows. "Algorithm 1", "section", "line" and numbers in
+brackets refer to the paper. Its samples are columns; here they are rows.
 """
 
 from __future__ import annotations
@@ -50,59 +52,65 @@ Floats = NDArray[np.float64]
 
 Averaging = Literal["landmarks", "gradients"]
 
-#: The default number of rounds S; and the number if every round costs epsilon.
+#: The default number of rounds S: first if rounds cost no epsilon, then if every round does.
 DEFAULT_ROUNDS, DEFAULT_NOISY_ROUNDS = 50, 10
 
-#: The name under which a client keeps the constant term of its MMD.
+#: The name under which a client keeps the term of its MMD that does not depend on the landmarks.
 OWN_SIMILARITY = "own similarity"
 
-#: Moves of landmarks are sums of integers of this many bits; noise for experiments has 15 bits more.
+#: The moves of landmarks that clients send are integers of this many bits. With the noise for experiments
+#: (``relative_noise``) they may have 15 bits more.
 MOVE_BITS = 38
 
 #: The binary exponent of the unit in which an MMD, between -2 and 2, is sent.
 MMD_EXPONENT = -40
 
-#: With a kernel so wide that it is flat, landmarks may move at most this many times as far as rows and landmarks reach.
+#: In a round, landmarks move at most this many times as far as rows and landmarks reach. Only with kernels so wide that
+#: they are nearly flat would they move farther.
 FARTHEST_MOVE = 64.0
 
-#: With noise on the gradients, rows and landmarks lie within this many times max_norm of 0. Landmarks are spread as the
-#: rows are in each column, so that some lie farther out than any row.
+#: With noise on the gradients, the ball around 0 that holds rows and landmarks is this many times as wide as max_norm.
+#: Landmarks have the spread of the rows in each column, so that some lie farther out than any row.
 REACH = 4.0
 
 
 @dataclass(frozen=True)
 class Landmarks:
-    """The result of FedDL."""
+    """The landmarks that FedDL found, and its kernel."""
 
     points: Floats  #: The landmarks Y, of shape (n_landmarks, n_columns).
-    #: The kernel is ``exp(-gamma ||x - y||^2)``; gamma is in one over the squared units of the rows.
+    #: The factor in the kernel ``exp(-gamma ||x - y||^2)``; its unit is one over the squared unit of the rows.
     gamma: float
     n_rows: float  #: The number of rows of all clients; approximate if there is noise.
-    #: For each round, the participating clients' mean MMD from its first landmarks. Empty with noise on the gradients.
+    #: For each round, the mean over its clients of the MMD between their rows and the landmarks at the beginning of the
+    #: round. Empty with noise on the gradients.
     mmds: tuple[float, ...] = ()
 
 
 class LandmarkStrategy(ClippedStrategy):
-    """Base of the strategies that begin with Algorithm 1.
+    """Base of the strategies that begin with FedDL (Qiao, Ma and Fan, AAAI 2025, Algorithm 1).
+
+    In each round of FedDL the clients move the landmarks by gradient steps, and the server averages.
 
     Parameters
     ----------
     n_landmarks : int, default=300
-        n_y.
+        The number of landmarks, n_y in the paper.
     gamma : float, optional
-        The factor in the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default
-        1 over twice the mean squared distance between rows, which follows from the deviations of
-        the columns.
+        The factor in the kernel ``exp(-gamma ||x - y||^2)``; its unit is one over the squared unit
+        of the rows. By default 1 over twice the mean squared distance between rows, which follows
+        from the deviations of the columns.
     n_rounds : int, optional
-        S, the largest number of rounds of Algorithm 1; by default 50, and 10 if each costs epsilon.
+        The largest number of rounds that move the landmarks, S in the paper; by default 50, and 10
+        if each round costs epsilon.
     n_local_steps : int, default=5
-        Q, gradient steps of a client in a round; one if each costs epsilon.
+        The gradient steps of a client in a round, Q in the paper; one if each round costs epsilon.
     tol : float, default=0.0
-        Algorithm 1 stops when no landmark has moved by more than this in a round, in units of the
+        The landmarks are final when none has moved by more than this in a round, in units of the
         kernel's width. Not used if each round costs epsilon.
     fraction_fit : float, default=1.0
-        The fraction of the clients that takes part in a round of Algorithm 1; all of them if each
-        costs epsilon.
+        The fraction of the clients that takes part in a round that moves the landmarks; all of them
+        if each round costs epsilon.
     """
 
     n_landmarks: int = parameter(300, at_least=2)
@@ -119,18 +127,19 @@ class LandmarkStrategy(ClippedStrategy):
     ) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1, after the rounds that find the moments of the columns.
 
-        ``averaging`` says whether the clients' landmarks (15) or their gradients (16) are averaged.
-        If clients differ and take several local steps, the MMD can rise, with gradients more so.
-        ``relative_noise`` is beta of appendix A: the noise that every client adds to what it sends,
-        over the standard deviation of its entries. ``rows`` names the rows to use, as in
-        :class:`~flower_fedclust.engine.rounds.Round`.
+        ``averaging`` says whether the server averages the clients' landmarks (15) or their
+        gradients (16). If clients differ and take several local steps, the MMD can rise, and more
+        so with gradients. ``relative_noise`` is beta of the paper's appendix A: every client adds
+        noise of this many times the standard deviation of the entries that it sends. ``rows`` names
+        the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`.
         """
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
         moments, frame = yield from column_moments(rows=rows)
         check_spread(moments)
-        # Line 1. Everything is measured from the frame's origin in units of its radius, a power of two, so that nothing
-        # overflows and the unit of the data changes no bit. Deviations are at most 1, unless very long rows overflow.
+        # Line 1. Everything is measured from the origin of the frame, in units of its radius. The radius is a power of
+        # two, so that nothing overflows and the unit of the data changes no bit. Deviations are at most 1, unless very
+        # long rows overflow.
         radius = frame.radius
         given_gamma = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
         deviation = np.fmin(moments.deviation / radius, 1.0)
@@ -152,7 +161,7 @@ class LandmarkStrategy(ClippedStrategy):
             )
             replies = yield Sum(question, fraction=self.fraction_fit, rows=rows)
             mean, discrepancy = (total / replies.n_clients for total in replies)
-            # Lines 13 to 15: equation (15), or (16).
+            # Lines 13 to 15: add the clients' mean move (15), or take a step along their mean gradient (16).
             former, Y = Y, Y + mean if averaging == "landmarks" else Y - eta * mean
             mmds.append(float(discrepancy))
             if np.linalg.norm(Y - former, axis=1).max() * math.sqrt(2.0 * gamma) <= self.tol:
@@ -164,11 +173,11 @@ class LandmarkStrategy(ClippedStrategy):
         self, Y: Floats, frame: Frame, gamma: float, averaging: Averaging, relative_noise: float
     ) -> int:
         """Return the binary exponent of the unit in which clients send moves or gradients."""
-        # Clients that send gradients take a single step, in units of the step size.
+        # Clients that send gradients move by a single step, divided by the step size.
         steps = self.n_local_steps if averaging == "landmarks" else 1
         bound = min(longest_move(gamma, steps), FARTHEST_MOVE * (1.0 + float(np.abs(Y).max())))
         if averaging == "landmarks":
-            # The noise is in proportion to the deviation of the landmarks, wherever they are.
+            # The noise is in proportion to the deviation of the landmarks in the data's coordinates, measured from 0.
             farthest = float(np.abs(Y + frame.origin / frame.radius).max())
             return unit_exponent(bound + relative_noise * farthest, bits=MOVE_BITS)
         return unit_exponent(
@@ -178,10 +187,10 @@ class LandmarkStrategy(ClippedStrategy):
     def _learn_noisy_landmarks(self) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1 on gradients with noise (section 5.2).
 
-        Only the first term of the gradient (13), a mean over rows, depends on rows. Its sum is released without the
-        factor ``-4 gamma / n_y``, which the step size cancels. Any row moves it by at most
-        :func:`~flower_fedclust.numerics.landmarks.longest_attraction`, so that nothing has to be clipped; the bound of
-        Theorem 6 needs norms that nothing enforces. Here all rows weigh the same; in (8), all clients do.
+        The gradient (13) has two terms, and only the first, a mean over rows, depends on rows. Its sum is released
+        without the factor ``-4 gamma / n_y``, which the step size cancels. Any row moves this sum by at most
+        :func:`~flower_fedclust.numerics.landmarks.longest_attraction`, so that nothing has to be clipped. The paper's
+        bound (Theorem 6) needs norms that nothing enforces. Here all rows weigh the same; in (8), all clients do.
         """
         assert self.max_norm is not None
         replaced = "row_count" not in self.parts()
@@ -190,7 +199,7 @@ class LandmarkStrategy(ClippedStrategy):
         Y, gamma = self._first_landmarks(moments.mean, moments.deviation, self.gamma)
         eta = step_size(gamma, len(Y))
         frame = self._landmark_frame(self.max_norm)
-        # On the grid of the rows, landmarks are the same for the clients and the server.
+        # Landmarks are rounded to the grid of the rows, so that the clients and the server use the same ones.
         Y = frame.enter(Y)
         for _ in range(self.max_landmark_rounds):
             question = LandmarksClient.landmark_attraction.asked(Y, frame=frame, gamma=gamma)
@@ -199,13 +208,13 @@ class LandmarkStrategy(ClippedStrategy):
         return Landmarks(Y, gamma, moments.n_rows)
 
     def _landmark_frame(self, max_norm: float) -> Frame:
-        """Return the frame of rows and landmarks when what is sent about them takes noise."""
+        """Return a frame whose ball holds rows and landmarks, for answers that take noise."""
         return Frame(np.zeros(self.n_columns), REACH * max_norm)
 
     def _first_landmarks(
         self, mean: Floats, deviation: Floats, gamma: float | None
     ) -> tuple[Floats, float]:
-        """Return Y^0, drawn with the columns' means and deviations, and gamma."""
+        """Return the first landmarks Y^0, drawn with the columns' means and deviations, and gamma."""
         gamma = landmark_gamma(deviation**2) if gamma is None else gamma
         return matched_dictionary(mean, deviation, self.n_landmarks, self.rng), gamma
 
@@ -213,12 +222,12 @@ class LandmarkStrategy(ClippedStrategy):
 
     @property
     def landmarks_cost_epsilon(self) -> bool:
-        """Whether every round of Algorithm 1 is a release."""
+        """Whether every round of Algorithm 1 releases a noisy sum."""
         return self.epsilon is not None
 
     @property
     def max_landmark_rounds(self) -> int:
-        """The number of rounds S."""
+        """The largest number S of rounds that move the landmarks: ``n_rounds``, or a default."""
         if self.n_rounds is not None:
             return self.n_rounds
         return DEFAULT_NOISY_ROUNDS if self.landmarks_cost_epsilon else DEFAULT_ROUNDS
@@ -231,7 +240,7 @@ class LandmarkStrategy(ClippedStrategy):
     def landmark_parts(
         self, moments: float, landmarks: float, *, replaced: bool = False
     ) -> dict[str, Part]:
-        """Return the parts of the moments and of the landmarks' gradients."""
+        """Return the parts of a budget for the moments and for the landmarks' gradients, with these fractions."""
         of_gradients = Part(
             LandmarksClient.landmark_attraction, landmarks, self.max_landmark_rounds
         )
@@ -239,7 +248,7 @@ class LandmarkStrategy(ClippedStrategy):
 
 
 class CodedRowsStrategy(LandmarkStrategy):
-    """Base of the strategies whose clients send codes of each row, from which the row can be computed."""
+    """Base of the strategies whose clients send, for each row, values from which the row can be computed (its code)."""
 
     #: The code of each row that a client sends: "distances" or "kernel" values.
     codes: ClassVar[str]
@@ -249,7 +258,7 @@ class CodedRowsStrategy(LandmarkStrategy):
     delta: float = dataclasses.field(default=1e-6, init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
     max_norm: float | None = dataclasses.field(default=None, init=False)
-    #: The noise would protect against the server, which sees a code of every row.
+    #: If there were noise, the clients would add it, to protect against the server, which sees a code of every row.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def privacy_notes(self) -> list[str]:
@@ -257,7 +266,7 @@ class CodedRowsStrategy(LandmarkStrategy):
         return [*super().privacy_notes(), *self.what_the_server_can_compute()]
 
     def what_the_server_can_compute(self) -> list[str]:
-        """Return the notes on what the codes show."""
+        """Return the notes of the privacy report that say what the codes reveal."""
         codes = "distances to" if self.codes == "distances" else "kernel values with"
         return [
             f"The server can read the rows: their {codes} the landmarks, which it knows, give each row by solving "
@@ -265,19 +274,19 @@ class CodedRowsStrategy(LandmarkStrategy):
         ]
 
     def landmarks(self) -> Generator[Round, Any, Landmarks]:
-        """Run Algorithm 1."""
+        """Learn the landmarks by Algorithm 1."""
         return self.learn_landmarks()
 
     @property
     def coded_rows(self) -> str:
-        """The name of the rows that clients send codes of, as in :class:`~flower_fedclust.engine.rounds.Round`."""
+        """The name of the rows whose codes clients send, as in :class:`~flower_fedclust.engine.rounds.Round`."""
         return ""
 
     # Rounds and budget.
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: for Algorithm 1, for the codes, and for what clients get back."""
+        """The number of rounds: for the landmarks, for the codes, and for the result that clients receive."""
         return self.n_landmark_rounds + 2
 
     def parts(self) -> Mapping[str, Part]:
@@ -286,7 +295,10 @@ class CodedRowsStrategy(LandmarkStrategy):
 
 
 def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:
-    """Return gamma in one over squared units of ``scale``, a power of two, or back; always a normal float."""
+    """Convert gamma from the unit of the data to the unit ``scale``, or back; always return a normal float.
+
+    ``scale`` is a power of two. Gamma's unit is one over the squared unit of the rows.
+    """
     mantissa, power = math.frexp(gamma)
     return math.ldexp(
         mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000)
@@ -305,7 +317,7 @@ def check_spread(moments: Moments) -> None:
 
 
 class LandmarksClient(MomentsClient):
-    """The answers of a client in Algorithm 1."""
+    """The client half of FedDL (Qiao, Ma and Fan, AAAI 2025, Algorithm 1), which learns the landmarks."""
 
     @answers(
         Sent(
@@ -325,10 +337,11 @@ class LandmarksClient(MomentsClient):
         relative_noise: float,
         exponent: int,
     ) -> tuple[GridArray, GridArray]:
-        """Return Y_p^s - Y, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11).
+        """Return how far the client's steps move the landmarks, or the last gradient; and the MMD (lines 5 to 11).
 
-        Landmarks and gamma are measured from the origin, in units of the ball's radius, a power of
-        two. The steps are taken in floats, so that their last digits depend on the processor.
+        Y_p^s are the client's landmarks after its steps: the move is ``Y_p^s - Y``. Landmarks are
+        measured from the origin in units of the ball's radius, a power of two; gamma is in the same
+        unit. The steps are computed in floats, so that their last digits depend on the processor.
         """
         scale = 1.0 / float(ball[0])
         rows = self.rows * scale - origin * scale
@@ -348,7 +361,7 @@ class LandmarksClient(MomentsClient):
         )
 
     def _own_similarity(self, rows: Floats, gamma: float) -> float:
-        """Return the term of the MMD that no landmark changes, computed once because it takes all pairs of rows."""
+        """Return the term of the MMD that does not depend on landmarks; computed once, because it takes all pairs."""
         key = f"{OWN_SIMILARITY} {gamma!r}"
         if (known := self.recall(key)) is None:
             known = [np.array(mean_similarity(rows, gamma))]
@@ -357,5 +370,5 @@ class LandmarksClient(MomentsClient):
 
     @by_row(landmarks=Sent("sum over the rows of how they attract the landmarks", has_columns=True))
     def landmark_attraction(rows: Rows, Y: Floats, *, gamma: float) -> Term:
-        """Return the sum over rows of ``k(x, y_j) (x - y_j)``, to which the first term of (13) is proportional."""
+        """Return the sum over rows of ``k(x, y_j) (x - y_j)`` for each landmark y_j, as in the first term of (13)."""
         return attraction(rows, Y, gamma)

@@ -1,8 +1,8 @@
 """Fed-tSNE and Fed-UMAP from sums alone: the server maps centers, and each client places its own rows among them.
 
-This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of its Algorithm 1 do not
-lie among the rows, and a map of them would show little. So Lloyd steps spread centers among the
-rows instead. Z is the map.
+This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of the paper's Algorithm 1
+do not lie among the rows, so a map of the landmarks would show little. Instead, Lloyd steps spread
+centers among the rows. Z is the map.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -57,13 +57,13 @@ from flower_fedclust.strategies.maps.maps import Drawing
 
 Floats = NDArray[np.float64]
 
-#: With noise, rows are reduced to this many columns before centers are sought among them.
+#: With noise, rows are projected to this many directions before centers are spread among them.
 N_DIRECTIONS = 20
 
-#: Lloyd steps after each split of the centers, and at the end; without noise, and with it.
+#: Lloyd steps after each split of the centers, and after the last split; first without noise, then with noise.
 LLOYD_STEPS, NOISY_LLOYD_STEPS = (2, 10), (1, 1)
 
-#: With noise, rows are clipped to this many root mean square distances from their mean.
+#: With noise, rows are clipped to this many times their root mean square distance from their mean.
 RADIUS = 1.25
 
 #: The distance between the two halves of a split center, in standard deviations of the rows.
@@ -79,7 +79,7 @@ class FederatedMapSums(ClippedStrategy):
     Parameters
     ----------
     n_landmarks : int, default=300
-        The number of centers on the map; at most half the number of rows.
+        The number of centers on the map, but at most half the number of rows.
     """
 
     promises = SUMS_OVER_ROWS
@@ -122,7 +122,10 @@ class FederatedMapSums(ClippedStrategy):
         return frame.leave(centers), sizes, {}
 
     def _noisy_centers(self) -> Generator[Round, Any, tuple[Floats, Floats, dict[str, Floats]]]:
-        """Return centers among the rows in a few directions, in which noise hides less; their sizes; the directions."""
+        """Return centers among the rows, the number of rows at each, and a few directions in which the centers lie.
+
+        In a few directions the noise is smaller than in all columns.
+        """
         assert self.max_norm is not None
         moments = yield from noisy_column_moments(self.max_norm, self.n_columns)
         check_spread(moments)
@@ -145,7 +148,7 @@ class FederatedMapSums(ClippedStrategy):
     # Rounds and budget.
 
     def _n_centers(self, moments: Moments) -> int:
-        """Return how many centers the map has: as many as asked for, but at most one for two rows."""
+        """Return how many centers the map has: n_landmarks, but at most half the number of rows."""
         return max(
             min(self._most_centers, int(moments.n_rows) // 2), N_ROWS_OF_A_MAP, self.n_clusters
         )
@@ -157,7 +160,7 @@ class FederatedMapSums(ClippedStrategy):
 
     @property
     def _lloyd_steps(self) -> tuple[int, int]:
-        """The numbers of Lloyd steps after each split, and at the end."""
+        """The numbers of Lloyd steps after each split of the centers, and after the last split."""
         return LLOYD_STEPS if self.epsilon is None else NOISY_LLOYD_STEPS
 
     @property
@@ -172,9 +175,10 @@ class FederatedMapSums(ClippedStrategy):
         return (MOMENT_ROUNDS if self.epsilon is None else 2) + self._n_lloyd_rounds + 1
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the moments, the directions, and the sums and counts of the Lloyd steps.
+        """Return the parts of the budget for moments, directions, and the sums and counts of the Lloyd steps.
 
-        Rows of few columns are not reduced, and the centers get the directions' part.
+        If there are few columns, rows are not projected, and the Lloyd steps also get the budget of
+        the directions.
         """
         # before a run, the number of columns is unknown: assume many
         n_columns = self.n_columns if self.client_names else math.inf
@@ -191,7 +195,7 @@ class FedTSNESums(FederatedMapSums):
 
     Lloyd steps on sums over the clients spread centers among the rows. The server makes a t-SNE map
     of the centers and sends it to the clients, which place their own rows on it. With ``epsilon``
-    every sum takes noise, and rows are first reduced to the few directions in which they spread
+    every sum takes noise, and rows are first projected to the few directions in which they spread
     most.
 
     Parameters
@@ -264,7 +268,7 @@ class FedUMAPSums(FederatedMapSums):
 def widest_directions(
     frame: Frame, n_directions: int, *parts: str
 ) -> Generator[Round, Total, Floats]:
-    """Find the directions in which the rows spread most, in one round; none if all columns are kept."""
+    """Find the directions in which the rows spread most, in one round; return an empty array if all columns stay."""
     n_columns = len(frame.origin)
     if n_directions >= n_columns:
         return np.eye(n_columns)
@@ -273,7 +277,7 @@ def widest_directions(
 
 
 def n_splits(n_centers: int) -> int:
-    """Return how many times one center must be doubled to give this many."""
+    """Return how many times centers must be doubled, beginning with one, until there are n_centers."""
     return math.ceil(math.log2(max(n_centers, 1)))
 
 
@@ -288,36 +292,38 @@ def spread_centers(
     smallest: float = 0.0,
     view: Question | None = None,
 ) -> Generator[Round, Total, tuple[Floats, Floats]]:
-    """Return centers spread as the rows are (Linde, Buzo and Gray 1980, on sums), and the number of rows at each.
+    """Spread centers as the rows are spread (Linde, Buzo and Gray 1980, on sums); return also the rows at each.
 
-    The first center is the frame's origin. Then the centers of the largest cells are split until
-    there are twice as many, and Lloyd steps follow; this is repeated. The center of a cell with at
-    most ``smallest`` rows moves to the largest cell.
+    A cell is the set of rows nearest to one center. The first center is the frame's origin. Then
+    centers of the largest cells are split until there are twice as many centers, and Lloyd steps
+    follow; this is repeated. The center of a cell with at most ``smallest`` rows moves to the
+    largest cell.
 
-    Without noise, the largest cells have the largest k-means cost, and they are split into several.
-    With noise, they have the most rows, and each is split in two. This takes no further release;
-    but if some clumps of rows are far denser than others, the k-means cost of all centers is up to
-    twice as large.
+    Without noise, a cell's size is its k-means cost, and a large cell may be split into several.
+    With noise, it is its number of rows, and a large cell is split in two. This takes no further
+    release. But if some clumps of rows are far denser than others, the k-means cost of all centers
+    is up to twice as large.
 
     Parameters
     ----------
     n_centers : int
     frame : Frame
     deviation : ndarray of shape (n_columns,)
-        About the standard deviation of the rows by column.
+        The approximate standard deviation of the rows, by column.
     rng : numpy.random.Generator
     steps : (int, int)
-        The numbers of Lloyd steps after each split, and at the end.
+        The numbers of Lloyd steps after each split, and after the last split.
     statistic : ClusterStatistic, optional
-        The sums with noise; without it, exact sums and costs are asked for.
+        How noisy sums are asked for. If None, exact sums and costs are asked for.
     smallest : float
+        A cell with at most this many rows counts as empty.
     view : Question, optional
-        What clients make of their rows first.
+        The transformation that clients first apply to their rows.
     """
     cells = _Cells(
         np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None
     )
-    # The deviation of very long rows may have overflowed.
+    # The deviation may have overflowed if rows are very long.
     apart = SPLIT * np.fmin(deviation, frame.radius)
     around_zero = Frame(np.zeros(len(deviation)), frame.radius)
     after_split, last = steps
@@ -327,7 +333,7 @@ def spread_centers(
         for _ in range(after_split)
     ]
     for number in numbers + [n_centers] * last:
-        # On the grid of the rows, so that the server knows the points from which the clients measure.
+        # The centers are rounded to the grid of the rows, so that clients measure distances from just these points.
         centers = around_zero.enter(_split(cells, number, apart, smallest, rng))
         cells = yield from _lloyd_step(centers, frame, statistic, view)
     return cells.centers, np.where(cells.sizes > smallest, cells.sizes, 0.0)
@@ -356,7 +362,7 @@ def _lloyd_step(
     question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, frame=of_rows, view=view)
     sums, counts, (higher, lower) = yield Sum(question)
     new = centers_of(sums, counts, fallback=centers)
-    # The clients measure from the former centers; about its mean, a cell costs less.
+    # The clients measure costs from the former centers. Measured from its new center, its mean, a cell costs less.
     moved = np.ldexp(new - centers, -unit_exponent(frame.radius))
     costs = 2.0**LOWER_BITS * higher + lower - counts * np.einsum("ij,ij->i", moved, moved)
     return _Cells(new, counts, np.maximum(costs, 0.0))
@@ -365,7 +371,7 @@ def _lloyd_step(
 def _split(
     cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.random.Generator
 ) -> Floats:
-    """Return the centers whose cells have rows, and second ones beside the centers of the largest cells."""
+    """Keep the centers whose cells have rows, and add centers beside the centers of the largest cells."""
     kept = np.flatnonzero(cells.sizes > smallest)
     if len(kept) == 0:
         kept = np.array([int(cells.sizes.argmax())])
@@ -379,11 +385,11 @@ def _split(
 
 
 def _shared_out(costs: Floats, missing: int) -> NDArray[np.intp]:
-    """Return the cell that gets each missing center: the one whose parts would cost most without it."""
+    """Choose for each missing center the cell that it will split: the cell whose parts cost most so far."""
     parts = np.ones(len(costs))
     chosen = np.empty(missing, dtype=np.intp)
     for index in range(missing):
-        # In two directions each of k parts has 1 / k^2 of the cost; in many directions it has more.
+        # In two directions each of k parts of a cell has 1 / k^2 of its cost; in more directions, more.
         chosen[index] = np.argmax(costs / parts**2)
         parts[chosen[index]] += 1
     return chosen
@@ -393,16 +399,16 @@ def _shared_out(costs: Floats, missing: int) -> NDArray[np.intp]:
 
 
 class ReducedRowsClient(FrameClient):
-    """The answers of a client about rows in a few directions."""
+    """A client's answers about its rows in a few directions."""
 
     @by_row(directions="sum of the outer products of the rows (upper triangle)")
     def frame_products(rows: Rows) -> Term:
-        """Return X' X of the rows in the frame, as a vector."""
+        """Return X' X of the client's rows X in the frame, as a vector."""
         return products(rows)
 
     @view
     def reduced(rows: Rows, directions: Floats) -> Rows:
-        """Return the rows in a few public directions."""
+        """Return the rows' coordinates along a few public directions."""
         return rows.projected(directions)
 
 
@@ -417,8 +423,8 @@ class SpreadCentersClient(ClusterClient):
     def cluster_sums_and_costs(rows: Rows, centers: Floats) -> tuple[Term, Term, Term]:
         """Return the sum, the number and the k-means cost of the rows in each cluster.
 
-        The exact cost comes in two rows: multiples of ``2**LOWER_BITS`` squared units of the grid,
-        and the remainders. In squared units of the data it could overflow.
+        The exact cost has two rows: the multiples of ``2**LOWER_BITS`` squared units of the grid,
+        and the remainders. In squared units of the data the cost could overflow.
         """
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)

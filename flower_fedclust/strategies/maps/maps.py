@@ -1,7 +1,7 @@
 """Fed-tSNE and Fed-UMAP (Qiao, Ma and Fan, AAAI 2025, Algorithm 2): maps of rows that stay at their clients.
 
-Y are the landmarks, B the distances of all rows to them, W the distances between landmarks, Z the
-map. The paper's samples are columns; here they are rows.
+Y are the landmarks, B the distances of all rows to the landmarks, W the distances between the
+landmarks, and Z the map. The paper's samples are columns; here they are rows.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -59,7 +59,7 @@ class Drawing:
     method: Literal["tsne", "umap"]
     #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
     n_neighbors: float
-    #: The perplexity, or number of neighbors, for rows that are placed later. It is smaller, to put them near the most
+    #: The same for rows that are placed on the finished map. It is smaller, so that they come to lie near the most
     #: similar points.
     placing: float
     min_dist: float = 0.0  #: The parameter min_dist of UMAP.
@@ -69,7 +69,7 @@ class Drawing:
         check_installed(self.method)
 
     def n_needed(self, n_points: int) -> int:
-        """Return how many neighbors of each point the map needs."""
+        """Return how many neighbors of each point must be known to draw a map of n_points points."""
         if self.method == "tsne":
             return tsne_n_neighbors(n_points, self.n_neighbors)
         return umap_n_neighbors(n_points, int(self.n_neighbors))
@@ -112,7 +112,7 @@ class FederatedMap(CodedRowsStrategy):
     @property
     @abstractmethod
     def drawing(self) -> Drawing:
-        """How the map is drawn."""
+        """How the strategy draws the map."""
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first invalid parameter."""
@@ -139,7 +139,7 @@ class FederatedMap(CodedRowsStrategy):
         Y = landmarks.points
         # Step 2: every client sends the distances of its rows to the landmarks.
         replies = yield from self.distances_to(Y)
-        # Step 3: equations (21) and (22); only the nearest neighbors in their matrix are ever computed.
+        # Step 3: the distances of equations (21) and (22), but only between each row and its nearest neighbors.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
         n_needed = self.drawing.n_needed(len(B))
@@ -163,7 +163,7 @@ class FederatedMap(CodedRowsStrategy):
 
     @property
     def squares_distances(self) -> bool:
-        """Whether distances are squared first: squares are far closer to the distances between rows."""
+        """Whether distances to landmarks are squared first, which makes estimated distances between rows better."""
         return True
 
     def distances_to(self, Y: Floats) -> Generator[Round, list[Reply], list[Reply]]:
@@ -182,14 +182,14 @@ class FederatedMap(CodedRowsStrategy):
 class FedTSNE(FederatedMap):
     """Fed-tSNE: a t-SNE map of rows that stay where they are.
 
-    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1).
-    Each client sends the distances of its rows to the landmarks. From these the server estimates
-    the distance between any two rows (Nystrom), draws the map, and sends each client the places of
-    its own rows. The clusters come from k-means on the map.
+    The clients together learn landmarks that have the distribution of all rows (FedDL, Algorithm 1
+    of the paper). Each client sends the distances of its rows to the landmarks. From these the
+    server estimates the distance between any two rows (by the Nystrom method), draws the map, and
+    sends each client the places of its own rows. The clusters come from k-means on the map.
 
     Anybody with the landmarks and a row's distances to them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone; the paper's
-    noise is in "fed-tsne-perturbed" of the second distribution.
+    (strategies/reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone. The strategy
+    "fed-tsne-perturbed" of the second distribution adds the paper's noise.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class FedTSNE(FederatedMap):
 
     @property
     def drawing(self) -> Drawing:
-        """By t-SNE."""
+        """Draw the map by t-SNE."""
         return Drawing("tsne", self.perplexity, placing=5.0)
 
 
@@ -251,7 +251,7 @@ class FedUMAP(FederatedMap):
 
     @property
     def drawing(self) -> Drawing:
-        """By UMAP."""
+        """Draw the map by UMAP."""
         return Drawing("umap", self.n_neighbors, placing=5.0, min_dist=self.min_dist)
 
 
@@ -264,16 +264,16 @@ def _not_distances(W: Floats, reply: Reply) -> str:
 
 
 class FederatedMapClient(LandmarksClient):
-    """The client half of Algorithm 2: a client sends its rows' distances to the landmarks, and keeps their places."""
+    """The client half of Algorithm 2: it sends its rows' distances to the landmarks, and keeps the rows' places."""
 
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
     def landmark_distances(self, Y: Floats) -> Floats:
-        """Return B_p (Algorithm 2, step 2)."""
+        """Return B_p, the distances of the client's rows to the landmarks (Algorithm 2, step 2)."""
         return landmark_distances(self.rows, Y)
 
     @answers()
     def keep_places(self, places: Floats, labels: NDArray[np.intp]) -> None:
-        """Keep the rows' places and clusters: ``recall("places")``, ``recall("labels")``."""
+        """Keep the rows' places and clusters; ``recall("places")`` and ``recall("labels")`` return them."""
         self.remember("places", [places])
         self.remember("labels", [labels])
 

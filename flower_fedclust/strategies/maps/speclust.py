@@ -1,7 +1,7 @@
 """Fed-SpeClust (Qiao, Ma and Fan, AAAI 2025, Algorithm 3), from the kernel values of all rows or from sums alone.
 
-Y are the landmarks, C the kernel values of all rows with them, W the kernel values between
-landmarks. The paper's samples are columns; here they are rows.
+Y are the landmarks, C the kernel values of all rows with the landmarks, and W the kernel values of
+the landmarks with each other. The paper's samples are columns; here they are rows.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -51,9 +51,9 @@ class LandmarkKernelStrategy(LandmarkStrategy):
     Parameters
     ----------
     regularization : float, default=0.01
-        Added to the diagonal of the landmarks' kernel before it is inverted. The paper adds
-        nothing, which magnifies directions in which the landmarks hardly differ, and the noise
-        there.
+        Added to the diagonal of the landmarks' kernel W before it is inverted. The paper adds
+        nothing. Its inverse then magnifies directions in which the landmarks hardly differ, and the
+        noise in these directions.
     """
 
     regularization: float = parameter(0.01, at_least=0)
@@ -67,7 +67,7 @@ class LandmarkKernelStrategy(LandmarkStrategy):
             )
 
     def dictionary(self, landmarks: Landmarks) -> Dictionary:
-        """Return the landmarks as a dictionary of FedSC, whose gamma is 1 / (2 r^2)."""
+        """Return the landmarks as a dictionary of FedSC, whose bandwidth r is such that gamma is 1 / (2 r^2)."""
         bandwidth = 1.0 / math.sqrt(2.0 * landmarks.gamma)
         return Dictionary(
             landmarks.points, bandwidth, self.regularization, landmarks.n_rows, nystrom=True
@@ -77,19 +77,19 @@ class LandmarkKernelStrategy(LandmarkStrategy):
 class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     """Fed-SpeClust: spectral clustering by a kernel that learned landmarks reconstruct.
 
-    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1).
-    Each client sends the kernel values of its rows with the landmarks. The server reconstructs all
-    other values (Nystrom) and clusters.
+    The clients together learn landmarks that have the distribution of all rows (FedDL, Algorithm 1
+    of the paper). Each client sends the kernel values of its rows with the landmarks. The server
+    reconstructs the kernel values between all rows (by the Nystrom method) and clusters the rows.
 
     Anybody with the landmarks and a row's kernel values with them can compute the row
-    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone; the
-    paper's noise is in "fed-speclust-perturbed" of the second distribution.
+    (strategies/reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone. The
+    strategy "fed-speclust-perturbed" of the second distribution adds the paper's noise.
 
     Parameters
     ----------
     sparsify : bool, default=True
-        Whether each row keeps only its k largest similarities, as in FedSC (equation 25 there); the
-        paper keeps all.
+        Whether each row keeps only its k largest similarities, as in FedSC (equation 25 of its
+        paper). Fed-SpeClust's paper keeps all similarities.
 
     References
     ----------
@@ -144,12 +144,14 @@ def _not_kernel_values(reply: Reply) -> str:
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
-    """Fed-SpeClust from sums alone, for round and overlapping clusters: the graph is dense and separates no rings.
+    """Fed-SpeClust from sums alone. It finds round clusters, also overlapping ones, but does not separate rings.
 
     The server receives only sums over the clients. The clients learn landmarks together, as in
-    :class:`FedSpeClust`. The rows' factors by the landmarks are then clustered from sums, as in
-    :class:`FedSCSums`. Nobody knows the similarity of two rows, so that the graph is dense. With
-    ``epsilon`` every sum takes noise.
+    :class:`FedSpeClust`. Each row is then written as a vector of factors, whose inner product with
+    another row's factors approximates the similarity of the two rows. These vectors are clustered
+    from sums, as in :class:`FedSCSums`. The graph of similarities is dense: nobody sees the
+    similarity of two rows, so it cannot be cut down to nearest neighbors. With ``epsilon`` every
+    sum takes noise.
 
     References
     ----------
@@ -176,7 +178,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     # The server half.
 
     def protocol(self) -> Protocol:
-        """Run Algorithm 1, then the clustering on sums."""
+        """Learn the landmarks (Algorithm 1 of the paper), then cluster the rows from sums."""
         landmarks = yield from self.learn_landmarks()
         if self.epsilon is None or self.max_norm is None:
             frame, _ = yield from frame_of_rows()
@@ -190,12 +192,12 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: for Algorithm 1, a frame unless max_norm gives one, and the clustering."""
+        """The number of rounds: for the landmarks, for a frame (unless max_norm gives it), and for the clustering."""
         frame_rounds = FRAME_ROUNDS if self.epsilon is None else 0
         return self.n_landmark_rounds + frame_rounds + self.n_clustering_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
+        """Return the parts of the budget for moments, landmarks' gradients, two sums of factors, and k-means."""
         landmarks = self.landmark_parts(0.1, 0.3)
         return landmarks | self.clustering_parts(
             factor_sum=0.075, normalized_moment=0.375, kmeans=0.15
@@ -206,16 +208,16 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 
 
 class FedSpeClustClient(LandmarksClient, LabelsClient):
-    """The client half of Algorithm 3: a client sends its rows' kernel values, and keeps their labels."""
+    """The client half of Algorithm 3: it sends its rows' kernel values with the landmarks, and keeps their labels."""
 
     @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
     def landmark_kernel(self, Y: Floats, *, bandwidth: float) -> Floats:
-        """Return K(X_p, Y) (Algorithm 3, step 2)."""
+        """Return K(X_p, Y), the kernel values of the client's rows with the landmarks (Algorithm 3, step 2)."""
         return gaussian_kernel(self.rows, Y, bandwidth)
 
 
 class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
-    """The client half of :class:`FedSpeClustSums`, which has answers of its two bases alone."""
+    """The client half of :class:`FedSpeClustSums`; it adds no answers to those of its two base classes."""
 
 
 FedSpeClust.client_type, FedSpeClustSums.client_type = FedSpeClustClient, FedSpeClustSumsClient

@@ -1,7 +1,9 @@
 """SPP-FGC (He, Wang, Tang, Wang, Wang and Nie, Algorithm 1): clusters from the clients' graphs and prototypes.
 
-v are a client's rows, E^p is its structural graph, P_k are its prototypes, E* is the global graph,
-and A the assignments. Comments give the lines of the algorithm.
+v are a client's rows. E^p is its structural graph, which joins each row to its nearest rows. P_k are
+its prototypes: small groups of rows with their means, covariances and counts. E* is the global graph
+of all clients' rows, and A the clusters of the rows. "Algorithm 1" and the numbers of lines and
+equations refer to the paper.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -69,10 +71,11 @@ ROWS_PER_PROTOTYPE = 25
 #: The most prototypes to which many rows lead.
 MOST_PROTOTYPES = 100
 
-#: With at most this many different rows, prototypes come from Ward's method, whose memory grows with their square.
+#: With at most this many different rows, prototypes come from Ward's method, whose memory grows with the square of this
+#: number.
 MOST_ROWS_OF_WARD = 2000
 
-#: The arrays of :func:`sent_graph`, which show which rows of a client are similar, and about where each lies.
+#: The arrays of :func:`sent_graph`. They reveal which rows of a client are similar, and about where each row lies.
 GRAPH = (
     Sent("prototype of every row", "codes", per="row"),
     Sent("nearest rows of every row", "codes", per="row"),
@@ -88,15 +91,16 @@ PROTOTYPES = (
 
 
 class StructuralGraphStrategy(ProtocolStrategy):
-    """Base of the strategies that run Algorithm 1, which differ in the prototypes that the clients upload.
+    """Base of the strategies that run SPP-FGC's Algorithm 1; they differ in the prototypes that clients upload.
 
     Parameters
     ----------
     n_clusters : int
-        C.
+        The number of clusters, C in the paper.
     n_neighbors : int, default=10
-        The largest k; a client with few rows takes half of its rows over n_clusters, but at least
-        3. From ten clusters on it takes a tenth, but at least 5.
+        The most neighbors of a row in a client's graph, k in the paper. A client takes at most
+        n_rows / (2 n_clusters), but this limit is at least 3. With ten or more clusters it also
+        takes at most n_rows / (10 n_clusters), but this limit is at least 5.
     covariance : "full" or "diagonal", optional
         The form of the prototypes' covariances; by default full for up to 64 columns.
     """
@@ -123,24 +127,28 @@ class StructuralGraphStrategy(ProtocolStrategy):
         """Return the uploads of the clients: their E^p and their P_k with noise (lines 3 to 9)."""
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
-        """Return A, the cluster of every node: of every row, but equal rows of a client are one (lines 11 to 15)."""
+        """Return A, the cluster of every node, from the uploads (lines 11 to 15).
+
+        A node is a row; equal rows of a client are one node.
+        """
         # Lines 12 and 13.
         E, divergences = self._global_graph(uploads, prototypes)
-        # Lines 14 and 15. A cluster need not be a component, so the eigenvectors of E* itself take the place of S.
+        # Lines 14 and 15. The paper first solves for a graph S that has a component for each cluster. Here a cluster
+        # need not be a component, and the eigenvectors of E* are used instead.
         embedding = E.embedding(self.n_clusters, full_affinity(divergences))
         return cluster_embedding(embedding, self.n_clusters, self.rng, uploads.sizes)[1]
 
     def _global_graph(self, uploads: Uploads, prototypes: Prototypes) -> tuple[GlobalGraph, Floats]:
-        """Return E* and the divergences of the prototypes (lines 12 and 13).
+        """Return E* and the divergences between the prototypes (lines 12 and 13).
 
-        E^g is the same for all rows of two prototypes, and follows from the distance of their
-        means.
+        E^g, the edges between rows of different clients, is the same for all rows of two prototypes,
+        and follows from the distance between their means.
         """
         divergences = mean_distances(prototypes)
         return joined(uploads, prototypes, divergences, self.n_clusters), divergences
 
     def _model(self, uploads: Uploads, prototypes: Prototypes, labels: Labels) -> PrototypeModel:
-        """Return the model in which each prototype is in the cluster of the majority of its rows."""
+        """Return the model in which each prototype has the cluster of most of its rows."""
         table = uploads.rows_of_prototypes(labels, self.n_clusters)
         kept = table.sum(axis=1) > 0
         return PrototypeModel(
@@ -173,7 +181,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
 
 class SPPFGC(StructuralGraphStrategy):
-    """Clusters from graphs: each client sends the neighbor graph of its rows, and Gaussian prototypes of them.
+    """Clusters from graphs: each client sends the neighbor graph of its rows, and Gaussian prototypes of its rows.
 
     Each client joins each row to its nearest rows (E^p, equations 3 to 6), divides its rows into
     prototypes, and sends the graph, the prototype of each row, and the prototypes' means,
@@ -181,21 +189,22 @@ class SPPFGC(StructuralGraphStrategy):
     of their prototypes (E*, equations 9 and 10), clusters this graph, and sends each client the
     clusters of its rows. New rows go to the cluster of the likeliest prototype.
 
-    The paper's own recipe, "spp-fgc-printed" of the second distribution, does not do what it
-    promises: on Iris with two clients its accuracy is 0.7. If the paper leaves a choice or is
+    The paper's own recipe ("spp-fgc-printed" of the second distribution) does not do what it
+    promises: on Iris with two clients its accuracy is 0.7. Where the paper leaves a choice or is
     wrong, this class does what works:
 
-    - clients have no rank constraint, and more, smaller prototypes ("atoms") by Ward's method;
-    - the squared distance of means replaces KL, which is not symmetric, and is scaled by its usual value between
-      clients; only the nearest prototypes are joined; and the more clients there are, the more weight a row gives to
-      rows of other clients;
-    - an edge within a client counts less if nearer prototypes lie at other clients;
-    - the clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of S.
+    - The graph of a client need not have one component for each cluster (the paper's rank constraint).
+    - A client has more and smaller prototypes ("atoms"), from Ward's method.
+    - The squared distance of means, divided by its usual value between clients, replaces the KL divergence, which is
+      not symmetric. Only the nearest prototypes are joined. The more clients there are, the more weight a row gives to
+      rows of other clients.
+    - An edge within a client counts less if nearer prototypes lie at other clients.
+    - The clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of the paper's graph S.
 
     In the paper and here, the graph and the prototype of each row leave the client without noise.
-    So the run as a whole has no epsilon, whatever the noise on the prototypes; here these have
-    none. "spp-fgc-private-prototypes" of the second distribution covers the prototypes, and
-    :class:`SPPFGCSums` does without the graphs.
+    So the run as a whole has no epsilon, even if the prototypes had noise, which they do not have
+    here. "spp-fgc-private-prototypes" of the second distribution protects the prototypes, and
+    :class:`SPPFGCSums` needs no graphs of the clients.
 
     Parameters
     ----------
@@ -222,7 +231,7 @@ class SPPFGC(StructuralGraphStrategy):
     n_prototypes: int | None = parameter(None, at_least=1)
 
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
-        """Gather what each client computes in lines 5 to 8."""
+        """Gather the graph and the prototypes that each client computes in lines 5 to 8."""
         replies = yield Gather(
             SPPFGCClient.structural_graph.asked(
                 n_clusters=self.n_clusters,
@@ -240,7 +249,7 @@ def joined(
 ) -> GlobalGraph:
     """Return E*, symmetric (equations 9 and 10; Algorithm 1, lines 12 and 13).
 
-    With two clients, links are added until there are only n_clusters parts.
+    With two clients, links are added until the graph has only n_clusters connected parts.
     """
     owner, prototype = uploads.client, uploads.prototype
     blocks = without_far_edges(
@@ -267,7 +276,7 @@ class Uploads:
     """The arrays that the clients sent, one client after the other."""
 
     replies: Sequence[Reply]
-    #: The clients' graphs E^p, symmetric. Equal rows of a client are one node, with the weights of all.
+    #: The clients' graphs E^p, made symmetric. Equal rows of a client are one node, with the weights of all of them.
     blocks: list[csr_array]
     #: The prototype of each node, numbered over all clients, of shape (n_nodes,).
     prototype: Labels
@@ -284,7 +293,7 @@ class Uploads:
 
     @property
     def n_nodes(self) -> int:
-        """The number of rows that differ from the others of their client."""
+        """The number of nodes: the different rows of each client, over all clients."""
         return len(self.prototype)
 
     @property
@@ -352,7 +361,7 @@ def read_uploads(
 
 
 def first_equal(neighbors: Labels, weights: Floats) -> Labels:
-    """Return the first of the rows that equal each row, as :func:`sent_graph` sends it; mostly the row itself."""
+    """Return for each row the first row that equals it, mostly itself, from the arrays of :func:`sent_graph`."""
     itself = np.arange(len(neighbors))
     return np.where((weights == 0).all(axis=1), neighbors[:, 0], itself)
 
@@ -397,7 +406,7 @@ def check_fits(client: str, fits: bool) -> None:
 
 
 class SPPFGCClient(LabelsClient):
-    """The client half of :class:`SPPFGC`: graph and prototypes, and the labels that come back."""
+    """The client half of :class:`SPPFGC`: it sends its graph and prototypes, and keeps the labels of its rows."""
 
     @answers(*GRAPH, *PROTOTYPES)
     def structural_graph(
@@ -427,9 +436,10 @@ def sent_graph(
 ) -> tuple[Array, Array, Array]:
     """Return the arrays in which a client sends the graph of its different rows, and the prototype of each row.
 
-    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones; of
-    several equal rows, only the first has weights, and the neighbor of the others is that row. The
-    arrays are flat, because a client under the rank constraint may need more.
+    Every row has at least n_neighbors neighbors, and missing ones have the weight 0. Of several
+    equal rows, only the first has weights; the others have that row as their only neighbor. The
+    arrays are flat, because a client whose graph has the paper's rank constraint may need more
+    neighbors.
     """
     n_own_neighbors = graph.neighbors.shape[1]
     width = max(n_neighbors, n_own_neighbors)
@@ -443,7 +453,7 @@ def sent_graph(
 
 
 def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
-    """Return the number of a client's atoms; wanted is 0 for the default, which grows with clusters and rows."""
+    """Return the number of a client's atoms (prototypes): ``wanted``, or if that is 0, a default; see the constants."""
     by_default = max(
         PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES)
     )
@@ -451,16 +461,17 @@ def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
 
 
 def atoms(rows: Floats, n_atoms: int, rng: np.random.Generator) -> Labels:
-    """Return small clusters of different rows, numbered without a gap, by Ward's method or, of many rows, by k-means.
+    """Divide different rows into small clusters by Ward's method, or many rows by k-means; return their labels.
 
-    Where clients have few rows of a cluster, the graph of one client joins clusters, and so would
-    clusters of its rows by this graph. If there are no more rows than atoms, each is one.
+    The client's graph is not used: if a client has few rows of a cluster, its graph joins clusters,
+    and prototypes that follow the graph would join them, too. If there are no more rows than atoms,
+    each row is an atom. Labels are numbered without a gap.
     """
     if n_atoms == 1:
         return np.zeros(len(rows), dtype=np.intp)
     if n_atoms >= len(rows):
         return np.arange(len(rows))
-    # In the rows' own units, squares could overflow.
+    # In the units of the rows, squares could overflow.
     points = rows - rows.mean(axis=0)
     points /= np.abs(points).max() or 1.0
     with warnings.catch_warnings():

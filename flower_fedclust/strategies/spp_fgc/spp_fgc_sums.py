@@ -1,9 +1,9 @@
 """SPP-FGC from sums alone: rows vote for the edges of a graph of prototypes that all clients share.
 
-SPP-FGC's privacy analysis (He et al., appendix C) omits that clusters depend on the rows: if a
-client finds them by itself, one row can move every other row to another cluster. Here a row belongs
-to the nearest of some centers ("cells") that come from noisy sums, so that it counts in one cell,
-whatever the other rows are.
+SPP-FGC's privacy analysis (He et al., appendix C) ignores that clusters depend on the rows: if a
+client finds clusters by itself, one row can move every other row to another cluster. Here noisy sums
+find centers that all clients share. The rows nearest to a center are a cell. So a row counts in one
+cell, whatever the other rows are.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -59,84 +59,88 @@ Labels = NDArray[np.intp]
 #: The number of Lloyd steps without noise.
 LLOYD_ROUNDS = 10
 
-#: The Lloyd steps with noise: one, and another for each 30 of epsilon, up to 3.
+#: With noise there is one Lloyd step, and another for each 30 of epsilon, up to 3 steps.
 EPSILON_OF_A_ROUND, MOST_NOISY_LLOYD_ROUNDS = 30.0, 3
 
-#: The sums' fraction of the epsilon for sums and counts: a count is one number, and needs less.
+#: The sums of a Lloyd step take this fraction of its epsilon; the counts, which are single numbers, need less.
 SUMS_PART = 0.8
 
 #: The frame's radius is the distance within which about this fraction of the rows lies; other rows are clipped.
 WITHIN_RADIUS = 0.9
 
-#: Rows are counted by distance in this many rings. The outermost ends at 2 R, and each next one at the previous
-#: distance over sqrt(2). The innermost ring contains all nearer rows.
+#: Rows are counted by distance in this many rings. The outermost ring ends at the distance 2 R (R is max_l1_norm), and
+#: each next ring ends at the previous distance over sqrt(2). The innermost ring contains all nearer rows.
 N_DISTANCES = 16
 
-#: The first centers come from a k-means of this many points for each, from a Gaussian as wide as the rows. Without
-#: noise many Lloyd steps on the rows follow, so that one start with fewer points is enough.
+#: The first centers come from a k-means of random points from a Gaussian as wide as the rows: this many points for each
+#: center; the first number with noise, the second without. Without noise many Lloyd steps on the rows follow, so that
+#: one start with fewer points is enough.
 POINTS_PER_CENTER, EXACT_POINTS_PER_CENTER = 100, 20
 
-#: Cells beyond :data:`MANY_CELLS` have this many points each: Lloyd steps on the rows move them anyway.
+#: The number of these points for each cell beyond :data:`MANY_CELLS`. It is smaller, because Lloyd steps on the rows
+#: move the centers anyway.
 MORE_POINTS_PER_CENTER = 4
 
 #: The most cells for each cluster, if there are at most :data:`MANY_CLUSTERS` clusters.
 CELLS_PER_CLUSTER = 8
 
-#: With more clusters than this, the number of cells grows by the root of the number of clusters. So the votes, one for
-#: each pair of cells, grow no faster than the number of clusters.
+#: With more clusters than this, the number of cells grows with the root of the number of clusters. So the number of
+#: pairs of cells, for which rows vote, grows no faster than the number of clusters.
 MANY_CLUSTERS = 64
 MANY_CELLS = CELLS_PER_CLUSTER * MANY_CLUSTERS
 
 #: Without noise there is at least one cell for this many rows, up to :data:`MOST_EXACT_CELLS` cells.
 EXACT_ROWS_PER_CELL = 20
 
-#: The most cells to which many rows lead.
+#: The most cells that follow from :data:`EXACT_ROWS_PER_CELL`.
 MOST_EXACT_CELLS = 300
 
-#: A cell should have at least this many rows on average, with and without noise: the votes of fewer say little.
+#: A cell should have at least this many rows on average, first with noise, then without: fewer votes say little.
 LEAST_ROWS_PER_CELL, LEAST_EXACT_ROWS_PER_CELL = 16, 10
 
-#: With noise, a cell should have this many rows times columns over epsilon: noise hides the mean of fewer.
+#: With noise, a cell should have this many rows, times the number of columns, over epsilon: noise would hide the mean
+#: of fewer rows.
 NOISY_ROWS_PER_CELL = 100.0
 
-#: With fewer cells for each cluster than this, each cluster has one. A cluster with one cell would be joined to another
-#: if others have several, because each of its rows votes for two cells.
+#: If there would be fewer cells for each cluster than this, there is one for each. For if some clusters had several
+#: cells and one had a single cell, this one would be joined to another cluster: each row votes for two cells.
 FEWEST_CELLS_PER_CLUSTER = 2.5
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Centers, and the known facts about the rows around them."""
+    """Centers that all clients share, and what is known about the rows nearest to them."""
 
-    #: The frame of the centers; its ball uses the L1 norm, except for exact sums of unbounded rows.
+    #: The frame in which the centers are given. Its ball has the L1 norm, unless rows are unbounded and sums exact.
     frame: Frame
     centers: Floats  #: The centers of the cells, of shape (n_cells, n_columns).
-    counts: Floats  #: The positive, perhaps noisy number of rows of each, of shape (n_cells,).
-    n_rows: float  #: The number of rows of all clients, perhaps noisy.
+    counts: Floats  #: The number of rows in each cell, positive, and noisy if there is noise; of shape (n_cells,).
+    n_rows: float  #: The number of rows of all clients, noisy if there is noise.
 
     def __len__(self) -> int:
         return len(self.centers)
 
 
 class CellsStrategy(PrivateStrategy):
-    """Base of the strategies whose prototypes are cells, which all clients share and noisy sums find.
+    """Base of the strategies whose prototypes are cells: the regions around centers that all clients share.
 
-    Noisy sums first find the origin, the radius and the directions of the rows. Laplace noise is as
-    large as the longest row that is allowed, and the rows of most data lie in a ball far smaller
-    than is known beforehand.
+    Noisy sums first find the middle, the radius and the directions of the rows. This matters because
+    Laplace noise is proportional to the longest row that is allowed, and most data lie in a ball far
+    smaller than what is known beforehand.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        The prototypes of all clients together. By default 8 for each cluster (for more than 64
-        clusters, 64 times the root of their number), or without noise one for 20 rows if that is
-        more, up to 300; but no more than one for 10 rows, or with epsilon one for 16 and ``n
-        epsilon / (100 d)`` for n rows of d columns; and one for each cluster if that gives fewer
-        than 2.5.
+        The number of prototypes, which all clients share. By default there are 8 for each cluster;
+        with more than 64 clusters, 64 times the root of their number. Without noise there are more
+        if there is then still one for 20 rows, up to 300. There is no more than one for 10 rows.
+        With epsilon there is no more than one for 16 rows, and no more than ``n epsilon / (100 d)``
+        for n rows of d columns. If this gives fewer than 2.5 for each cluster, each cluster has
+        one.
     max_l1_norm : float, optional
-        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an
-        epsilon. It is public, and must not be computed from the data. A large R costs little: it
-        bounds only the first two releases.
+        Rows are clipped to this L1 norm R, the sum of their absolute values; needed with an epsilon.
+        It is public, and must not be computed from the data. A large R costs little, because only
+        the first two releases depend on it.
     """
 
     n_prototypes: int | None = parameter(None, at_least=1)
@@ -156,7 +160,7 @@ class CellsStrategy(PrivateStrategy):
         lloyd: float,
         n_lloyd_rounds: int,
     ) -> dict[str, Part]:
-        """Return the parts of a budget that pay for :meth:`find_cells`, given their fractions."""
+        """Return the parts of a budget that pay for :meth:`find_cells`, with these fractions."""
         client, rest = CellsClient, 1.0 - SUMS_PART
         return {
             "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
@@ -170,9 +174,10 @@ class CellsStrategy(PrivateStrategy):
         }
 
     def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
-        """Find the frame (``n_frame_rounds``), the directions in one round, and the cells in Lloyd steps.
+        """Find the frame, the directions in which rows spread, and then the cells, by Lloyd steps.
 
-        Nearly empty cells are dropped, as long as there are more cells than clusters.
+        This takes ``n_frame_rounds``, one round, and ``n_lloyd_rounds``. Nearly empty cells are
+        dropped, as long as there are more cells than clusters.
         """
         frame, n_rows = yield from self._frame()
         if self.epsilon is None and n_rows < self.n_clusters:
@@ -214,7 +219,7 @@ class CellsStrategy(PrivateStrategy):
         return 1 if self.epsilon is None else 2
 
     def _frame(self) -> Generator[Round, list[Array], tuple[Frame, float]]:
-        """Return a frame about the mean of the rows that holds most of them, and the number of rows."""
+        """Return a frame around the mean of the rows that holds most rows, and the number of rows."""
         if self.max_l1_norm is None:
             return (yield from frame_of_rows())
         bound = self.max_l1_norm
@@ -246,7 +251,7 @@ class CellsStrategy(PrivateStrategy):
             variances = np.maximum(second_moment / n_rows, 0.0)
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
         values, vectors = np.linalg.eigh(triangle_to_symmetric(second_moment) / n_rows)
-        # Laplace noise is as wide off the diagonal as on it.
+        # Laplace noise has the same scale on and off the diagonal.
         values, vectors = (
             variances_along(values[::-1], math.sqrt(2.0) * received.noise[0] / n_rows),
             vectors[:, ::-1],
@@ -263,11 +268,11 @@ class CellsStrategy(PrivateStrategy):
         scale: float,
         n_rounds: int,
     ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
-        """Take Lloyd steps from these centers, and return the centers and the numbers of rows at them.
+        """Take Lloyd steps from these centers; return the new centers and the number of rows at each.
 
-        Before the last step, centers without rows are moved beside centers with many. ``root`` is a
-        root of the rows' second moment, which gives the size of these moves; ``scale`` is the scale
-        of the noise in a count.
+        Before the last step, each center without rows is moved beside a center with many. ``root``,
+        a root of the rows' second moment, says how far beside. ``scale`` is the scale of the noise
+        in a count.
         """
         for step in range(n_rounds):
             question = CellsClient.cluster_sums.asked(centers, frame=frame)
@@ -278,7 +283,7 @@ class CellsStrategy(PrivateStrategy):
                 largest = np.resize(
                     np.argsort(-counts, kind="stable")[: len(centers) - len(lost)], len(lost)
                 )
-                # A cell is as wide as the rows, over the number of cells in each direction.
+                # The width of a cell is the spread of the rows over the number of cells in each direction.
                 apart = 0.3 * len(centers) ** (-1.0 / len(frame.origin))
                 beside = (
                     centers[largest]
@@ -289,7 +294,7 @@ class CellsStrategy(PrivateStrategy):
 
     @property
     def _epsilon_of_a_sum(self) -> float | None:
-        """The epsilon for which the server's noise would be as large as the noise in the sums."""
+        """The epsilon at which server-side noise would equal the noise now in the sums."""
         if self.epsilon is None:
             return None
         multiplier = self.frozen_plan.multipliers["origin_counts"]
@@ -299,24 +304,24 @@ class CellsStrategy(PrivateStrategy):
 class SPPFGCSums(CellsStrategy):
     """SPP-FGC in which the server receives only sums over the clients, each of which can take noise.
 
-    The paper's clients send a graph of their rows, which no noise covers. Here all clients share
-    the prototypes: centers that come from noisy sums, each of which stands for the rows nearest to
-    it. Instead of sending a graph, each row votes for the pair of its two nearest centers, which
-    joins centers with rows between them. Spectral clustering of this graph clusters the prototypes,
-    and a row has the cluster of its nearest prototype. With ``epsilon`` the whole run is covered,
-    and it does not matter how the rows are distributed over the clients.
+    The paper's clients send a graph of their rows, which no noise protects. Here all clients share
+    the prototypes. These are centers that come from noisy sums, and each stands for the rows nearest
+    to it. Clients send no graph. Instead, each row votes for the pair of its two nearest centers, so
+    that centers with rows between them are joined. Spectral clustering of this graph clusters the
+    prototypes, and a row has the cluster of its nearest prototype. With ``epsilon`` the guarantee
+    covers the whole run, and it does not matter how the rows are distributed over the clients.
 
     Parameters
     ----------
     n_lloyd_rounds : int, optional
-        Lloyd steps that move the prototypes; by default 10, and with epsilon one, two from 30, and
-        three from 60.
+        The number of Lloyd steps that move the prototypes. By default 10; with an epsilon below 30
+        one, below 60 two, and above that three.
 
     Notes
     -----
     The origin, the directions and the votes take a fifth of the budget each, the radius takes a
     tenth, and the centers take three tenths. With one prototype for each cluster there is nothing
-    to vote on, and another Lloyd step takes the votes' part.
+    to vote on. Then the budget of the votes pays for another Lloyd step.
 
     References
     ----------
@@ -347,7 +352,7 @@ class SPPFGCSums(CellsStrategy):
 
     def protocol(self) -> Protocol:
         """Find the prototypes, let the rows vote, and cluster the prototypes."""
-        # Instead of Algorithm 1, lines 5 to 7: prototypes that all clients share.
+        # Instead of the paper's Algorithm 1, lines 5 to 7: prototypes that all clients share.
         cells = yield from self.find_cells(self._n_lloyd_rounds)
         if len(cells) == self.n_clusters:
             cells, clusters = (yield from self._last_step(cells)), np.arange(self.n_clusters)
@@ -370,10 +375,10 @@ class SPPFGCSums(CellsStrategy):
     def _last_step(self, cells: Cells) -> Generator[Round, Total, Cells]:
         """Take a Lloyd step instead of votes if there is nothing to vote on.
 
-        The choice may depend on noisy counts, so that both must cost the same: one array and one
-        release. A row adds its entries, of L1 norm at most R, and a weight w. With ``w = R (1 - p)
-        / p`` the norm is ``R / p``, and the noise is as large as if the sums had the fraction p of
-        epsilon, and the counts the rest.
+        Whether there are votes may depend on noisy counts, so the step must cost the same as votes:
+        one release of one array. A row adds its entries, of L1 norm at most R, and a weight w to
+        the array. With ``w = R (1 - p) / p`` the norm of both is ``R / p``. The noise is then as
+        large as if the sums had the fraction p of epsilon, and the counts the rest.
         """
         radius = cells.frame.radius
         weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
@@ -403,7 +408,7 @@ class SPPFGCSums(CellsStrategy):
         return min(MOST_NOISY_LLOYD_ROUNDS, 1 + int(self.epsilon / EPSILON_OF_A_ROUND))
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the cells, and of the votes or the Lloyd step instead of them."""
+        """Return the parts of the budget for the cells, and for the votes or the Lloyd step that replaces them."""
         cells = self.cell_parts(
             origin=0.2,
             distances=0.1,
@@ -417,7 +422,7 @@ class SPPFGCSums(CellsStrategy):
 
 
 def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
-    """Return the number of cells: one for each cluster, or several if noise leaves something visible in each."""
+    """Return the number of cells: one for each cluster, or more if there are enough rows for each in spite of noise."""
     worth = n_rows / (LEAST_EXACT_ROWS_PER_CELL if epsilon is None else LEAST_ROWS_PER_CELL)
     if epsilon is not None:
         worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
@@ -431,10 +436,10 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
 
 
 def n_starts(n_clusters: int) -> int:
-    """Return from how many first centers embedded cells are clustered.
+    """Return how many starts the k-means of the embedded cells has.
 
-    With many clusters a start takes time in proportion to the cube of their number, and the best
-    start differs little from others. So there are fewer starts.
+    With many clusters there are fewer starts: a start takes time in proportion to the cube of the
+    number of clusters, and the best start is little better than others.
     """
     return max(2, round(N_RESTARTS * min(1.0, MANY_CLUSTERS / n_clusters) ** 2))
 
@@ -462,7 +467,7 @@ def distance_edges(max_l1_norm: float) -> Floats:
 
 
 def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
-    """Return the distance within which most rows lie, ignoring counts up to twice the scale of their noise."""
+    """Return the distance within which most rows lie; counts of up to twice the scale of their noise are ignored."""
     rows = np.where(counts > 2.0 * scale, counts, 0.0)
     if not rows.any():
         return float(distance_edges(max_l1_norm)[-1])
@@ -476,7 +481,7 @@ def _inside(points: Floats, frame: Frame) -> Floats:
 
 
 def laplace_part(answers: Any, fraction: float, at_most: int = 1) -> Part:
-    """Return a part of a budget that pays for Laplace noise."""
+    """Return a part of a budget that pays for at most ``at_most`` releases with Laplace noise."""
     return Part(answers, fraction, at_most, "laplace")
 
 
@@ -490,7 +495,7 @@ def weight_onto_grid(weight: float, radius: float) -> float:
 
 
 class CellsClient(ClusterClient):
-    """The answers of a client for shared cells."""
+    """The client half of the search for cells that all clients share, and of the votes."""
 
     @by_row(distances=Sent("number of rows at each distance from a point", counts="every row"))
     def distance_counts(rows: Rows, origin: Floats) -> Term:
@@ -501,15 +506,15 @@ class CellsClient(ClusterClient):
 
     @by_row(second_moment="sum over rows of the products of their entries")
     def entry_products(rows: Rows) -> Term:
-        """Return the upper triangle of X'X in the frame."""
+        """Return the upper triangle of X'X for the client's rows X in the frame."""
         return products(rows)
 
     @by_row(second_moment="sum over rows of the squares of their entries")
     def entry_squares(rows: Rows) -> Term:
-        """Return the diagonal of X'X in the frame.
+        """Return the diagonal of X'X for the client's rows X in the frame.
 
-        The noise on d (d + 1) / 2 products would hide the directions of wide rows, but not the
-        deviations by column.
+        It is asked for with many columns d. Then the noise in all d (d + 1) / 2 products would hide
+        the directions in which rows spread; the d squares still show the deviations by column.
         """
         return squares(rows)
 
@@ -528,11 +533,11 @@ class CellsClient(ClusterClient):
         )
     )
     def votes(rows: Rows, centers: Floats) -> Term:
-        """Count the votes, in the order of the upper triangle of a table of pairs."""
+        """Count the rows' votes for each pair of centers, in the order of the upper triangle of a table of pairs."""
         n_centers = len(centers)
         nearest, second = two_nearest(rows.integers, rows.points(centers))
         first, last = np.minimum(nearest, second), np.maximum(nearest, second)
-        # The number of pairs before this one: those with a smaller first center, and then those
+        # The place of a pair is the number of pairs before it: first the pairs with a smaller first center, then those
         # with the same first center.
         n_with_smaller = first * n_centers - first * (first + 1) // 2
         place = n_with_smaller + last - first - 1
