@@ -22,25 +22,27 @@ from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 
 Floats = NDArray[np.float64]
 
-#: Bounds on the number of steps, and the typical size of an entry that sets it (Su et al., and both programs).
+#: The fewest and the most Lloyd steps; and the typical size of an entry, from which their number follows (Su et al.,
+#: and the programs of DPLloyd and of FastLloyd).
 FEWEST_STEPS, MOST_STEPS, RHO = 2, 7, 0.225
 #: Attempts to draw a first center before the distance between centers is halved.
 PACKING_ATTEMPTS = 100
-#: FastLloyd: the radius of a step, relative to the radius at which k balls fill the box.
+#: FastLloyd: the radius within which a step uses rows, relative to the radius at which k balls fill the box.
 ALPHA = 0.8
 
 #: CentralLSH: the most levels below the root. A row is counted once in each level, and in the root.
 MOST_DEPTH = 20
 #: The scale of the noise in a count over the standard deviation of the noise in a sum.
 COUNT_OVER_SUM = 20.0
-#: A leaf has enough rows that noise moves its mean by at most about a tenth of the radius, or half a cluster's rows.
+#: A leaf needs so many rows that noise moves its mean by at most about a tenth of the radius; but half the rows of an
+#: average cluster are enough.
 ROWS_OVER_NOISE = 10.0
 #: A node is divided if it has this many times as many rows as a leaf needs.
 BRANCHING = 3
 
 
 class CentralPrivateKMeans(ProtocolStrategy):
-    """Base of the curator's methods: entries are clipped to a bound and divided by it.
+    """Base of the curator's methods. The entries of rows are clipped to a bound and divided by it.
 
     Parameters
     ----------
@@ -77,12 +79,13 @@ class CentralDPLloyd(CentralPrivateKMeans):
     """DPLloyd of Su et al. as implemented in diffprivlib 0.6.6, for a curator who holds all rows.
 
     Neighboring tables differ by an added or removed row. The number of rows is public because it determines the number
-    of steps. Three things in diffprivlib contradict the epsilon it states; this class keeps them, because it
+    of steps. Three properties of diffprivlib contradict the epsilon it states. This class has them, too, because it
     reproduces what diffprivlib returns. First, the budget parts for a count and for a column are exchanged. With d
     columns and ``c = (4 d 0.225^2)^(1/3)``, a step that should cost 1 costs ``(1 + d c) / (d + c)``: 1.4 with 16
-    columns and 2.9 with 128, if a row moves a sum by the full sensitivity used for calibration, upper minus lower
-    bound. An added row between symmetric bounds moves it by half of this, and the step costs 0.7 and 1.5. Second, an
-    empty cluster gets no noise, so anyone can see that it is empty, at any epsilon. Third, noise is drawn in floats.
+    columns and 2.9 with 128. This holds if a row moves a sum by the full sensitivity that diffprivlib calibrates for:
+    the upper minus the lower bound. With symmetric bounds, an added row moves a sum by half of that, and the step costs
+    0.7 and 1.5. Second, an empty cluster gets no noise, so anyone can see that it is empty, at any epsilon. Third,
+    noise is drawn in floats.
 
     References
     ----------
@@ -100,7 +103,7 @@ class CentralDPLloyd(CentralPrivateKMeans):
     )
 
     def noisy_centers(self, rows: Floats, rng: np.random.Generator) -> Floats:
-        """Move packed centers by noisy counts and sums."""
+        """Draw centers apart from each other, and move them by noisy counts and sums."""
         (n_rows, n_columns), k, epsilon = rows.shape, self.n_clusters, self.central_epsilon
         part = float(np.cbrt(4 * n_columns * RHO**2))
         least = math.sqrt(500 * k**3 / n_rows**2 * (n_columns + part) ** 3)
@@ -113,7 +116,7 @@ class CentralDPLloyd(CentralPrivateKMeans):
             sums, counts = _sums_and_counts(rows, labels, k)
             for index in np.flatnonzero(counts):
                 count = counts[index] + _two_sided_geometric(of_count, rng)
-                count = count if count >= 1 else 1 - count  # folded at a half
+                count = count if count >= 1 else 1 - count  # reflected at a half
                 centers[index] = (
                     bounded_laplace(sums[index], of_column, 2.0, float(count), rng) / count
                 )
@@ -131,8 +134,9 @@ class CentralFastLloyd(CentralPrivateKMeans):
     References
     ----------
     Diaa, Humphries and Kerschbaum, "FastLloyd: Federated, Accurate, Secure, and Tunable k-Means Clustering with
-    Differential Privacy", USENIX Security 2025. The defaults are the program's: the first step has a radius of half the
-    diagonal, later steps 0.8 of the radius at which k balls fill the box; centers are folded into the box.
+    Differential Privacy", USENIX Security 2025. The defaults are the program's: the radius is half the diagonal of the
+    box in the first step, and 0.8 of the radius at which k balls fill the box in later steps. Centers outside the box
+    are reflected into it.
     """
 
     entries = (
@@ -145,7 +149,7 @@ class CentralFastLloyd(CentralPrivateKMeans):
     )
 
     def noisy_centers(self, rows: Floats, rng: np.random.Generator) -> Floats:
-        """Move packed centers by noisy counts and sums of offsets."""
+        """Draw centers apart from each other, and move them by noisy counts and sums of offsets."""
         (n_rows, n_columns), k = rows.shape, self.n_clusters
         diagonal = 2 * math.sqrt(n_columns)
         usual = diagonal * ALPHA / (2 * k ** (1 / n_columns))
@@ -170,21 +174,22 @@ class CentralFastLloyd(CentralPrivateKMeans):
 
 
 class CentralLSH(CentralPrivateKMeans):
-    """k-means of the noisy means of the leaves of a tree of random halves, as in Google's library.
+    """k-means of noisy means: a random tree divides the rows, and the means of its leaves are clustered (Google).
 
-    In each level of the tree, every node with enough rows is divided by the sign of the rows' products with a random
-    vector. The counts of all nodes get Laplace noise and the sums of the leaves get Gaussian noise, calibrated
+    In each level of the tree, every node with enough rows is divided in two by the sign of the rows' products with a
+    random vector. The counts of all nodes get Laplace noise and the sums of the leaves get Gaussian noise, calibrated
     together. The means of the leaves, weighted by the noisy counts, are clustered.
 
-    Neighboring tables differ by an added or removed row; the number of rows is paid for. Like the library, this class
-    accounts for discrete Laplace noise as if it were continuous, which understates delta, and draws noise in floats.
+    Neighboring tables differ by an added or removed row; the budget also pays for the number of rows. Like Google's
+    library, this class accounts for discrete Laplace noise as if it were continuous, which understates delta, and draws
+    noise in floats.
 
     Parameters
     ----------
     max_entry : float, default=1.0
         A public bound: the radius of the ball around 0 to which rows are clipped.
     central_delta : float, default=1e-6
-        The curator's delta, like ``central_epsilon``.
+        The curator's delta; like ``central_epsilon``, it is not a guarantee of this run.
 
     References
     ----------
@@ -221,7 +226,7 @@ class CentralLSH(CentralPrivateKMeans):
 
 @lru_cache(maxsize=64)
 def noise_of_sums(epsilon: float, delta: float) -> float:
-    """Return the standard deviation of the noise in sums of rows of norm 1 that uses up the budget, counts included."""
+    """Return the standard deviation of the noise in sums of rows of norm 1 if sums and counts use up the budget."""
 
     def excess(deviation: float) -> float:
         count = Release("laplace", 1.0, COUNT_OVER_SUM * deviation, "")
@@ -268,9 +273,9 @@ def noisy_leaves(
 
 
 def packed_centers(n_clusters: int, n_columns: int, rng: np.random.Generator) -> Floats:
-    """Draw centers in the box from -1 to 1, apart from each other and from its faces, as both programs do.
+    """Draw centers in the box from -1 to 1, apart from each other and from its faces.
 
-    The distance is halved until there is room.
+    The distance is halved until there is room. The programs of DPLloyd and FastLloyd do the same.
     """
     distance = 1.0
     while True:
@@ -288,7 +293,7 @@ def packed_centers(n_clusters: int, n_columns: int, rng: np.random.Generator) ->
 
 
 def folded(values: Floats) -> Floats:
-    """Reflect values at -1 and 1 until they lie between."""
+    """Reflect values at -1 and 1 until they lie between -1 and 1."""
     place = np.mod(values + 1, 4.0)
     return np.asarray(np.where(place > 2, 4 - place, place) - 1)
 
@@ -311,8 +316,9 @@ def bounded_laplace(
 ) -> Floats:
     """Draw from a Laplace distribution around each value, truncated to ``[-bound, bound]``.
 
-    The scale pays for the normalization: it is the least fixed point of Holohan, Antonatos, Braghin and Mac Aonghusa,
-    "The bounded Laplace mechanism in differential privacy" (2020).
+    Truncation changes the density by a factor that depends on the value. The scale is larger to make up for this: it is
+    the least fixed point of Holohan, Antonatos, Braghin and Mac Aonghusa, "The bounded Laplace mechanism in
+    differential privacy" (2020).
     """
     width = 2 * bound
     reach = min(sensitivity, width)

@@ -1,4 +1,4 @@
-"""Distributed k-median: a few weighted rows of each client stand for all, and the server clusters these."""
+"""Distributed k-median: each client sends a few weighted rows that stand for all its rows; the server clusters them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ OWN_MEDIANS = "own medians"
 class CoresetKMedian(PerturbedRowsStrategy):
     """k-median by a distributed coreset: rows drawn by their distance from the client's own medians.
 
-    Each client clusters its own rows and reports their cost: the sum of their distances from its nearest median. The
-    server divides ``coreset_size`` samples in proportion to the costs, so a client whose rows are far from any few
-    points sends more of them. The samples and the clients' medians, with their weights, have about the same cost as all
-    rows, for any centers. The server solves k-median on them. This takes two rounds.
+    Each client clusters its own rows and reports their cost: the sum of the rows' distances from the nearest of the
+    client's medians. The server divides ``coreset_size`` samples in proportion to the costs, so a client whose rows are
+    far from its medians sends more of them. The coreset consists of these samples and the clients' medians, with
+    weights. For any centers, it has about the same cost as all rows. The server solves k-median on it. This takes two
+    rounds.
 
     The drawn rows leave the clients unchanged. With an epsilon, each client first replaces its rows by noisy ones and
     uses only these. Each record is then differentially private, against the server too, but few clusters survive the
@@ -46,10 +47,12 @@ class CoresetKMedian(PerturbedRowsStrategy):
     Parameters
     ----------
     n_clusters : int
-        Also the number of clusters in each client's own clustering; a client with fewer distinct rows sends these.
+        The number of clusters, also in each client's own clustering; a client with fewer distinct rows sends all of its
+        distinct rows.
     coreset_size : int, optional
-        t, the number of samples that all clients draw together, with replacement. Defaults to 20 for each cluster, but
-        at least 500. A row that is drawn more than once is sent once, so no client sends more samples than it has rows.
+        The number of samples that all clients draw together, with replacement; t in the paper. Defaults to 20 for each
+        cluster, but at least 500. A row that is drawn more than once is sent once, so no client sends more samples than
+        it has rows.
 
     References
     ----------
@@ -109,7 +112,7 @@ class CoresetKMedian(PerturbedRowsStrategy):
                 "lower, or coreset_size higher."
             )
         centers = self.within_norm(centers)  # where the medians of clipped rows must lie
-        # The cost is unbiased only with the original weights.
+        # Only the original weights, some of them negative, give an unbiased estimate of the cost.
         cost = kmedian_cost(coreset, centers, np.concatenate(weights))
         return Outcome(KMeansModel(centers), history={"coreset_cost": [cost]})
 
@@ -119,7 +122,10 @@ class CoresetKMedianClient(PerturbedRowsClient):
 
     @answers("sum of the distances of the rows from the client's own medians")
     def own_cost(self, *, n_clusters: int, random_state: int) -> Floats:
-        """Return cost(P_i, B_i), and keep B_i. One restart is enough, because B_i may be off by a constant factor."""
+        """Return the cost of the client's rows P_i with its medians B_i, and keep B_i.
+
+        One start of k-median is enough, because the cost of B_i may exceed the least cost by a constant factor.
+        """
         rng = self.generator(random_state)
         medians = weighted_kmedian(
             self.rows, None, n_clusters, rng, n_restarts=1, max_iter=100, tol=1e-4
@@ -137,7 +143,7 @@ class CoresetKMedianClient(PerturbedRowsClient):
     def coreset(
         self, *, n_samples: int, cost_per_sample: float, random_state: int
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return S_i and B_i with their weights."""
+        """Return the samples S_i and the medians B_i, with their weights."""
         kept = self.recall(OWN_MEDIANS)
         if kept is None:
             raise MissedRoundError(

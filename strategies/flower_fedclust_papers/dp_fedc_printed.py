@@ -1,6 +1,7 @@
-"""DP-FedC as printed: Algorithm 1 with the paper's penalties and steps, and the noise of Theorem 2.
+"""DP-FedC as printed (Li, Wang, Chi and Quek 2024): Algorithm 1, its penalties and steps, and the noise of Theorem 2.
 
-:class:`~flower_fedclust.DPFedC` has the algorithm in the form that works; here is what the paper's tables need besides.
+:class:`~flower_fedclust.DPFedC` has the algorithm in the form that works. This module has what the paper's tables need
+in addition. X are the rows, H their memberships and W the centers; numbers in brackets are the paper's equations.
 """
 
 from __future__ import annotations
@@ -49,37 +50,38 @@ from flower_fedclust.strategies.dp_fedc import (
 
 Floats = NDArray[np.float64]
 
-#: The paper's rho, over ||X||^2 / N.
+#: The paper's penalty rho, divided by ||X||^2 / N.
 PAPER_RHO = 1e-7
 
 
 class DPFedCPrinted(DPFedC):
     """DP-FedC as printed, for comparison: by default nothing is protected, and clients send their centers.
 
-    Algorithm 1 with the paper's penalties, steps and origin, but for the step on memberships: with the printed one they
-    diverge. :class:`~flower_fedclust.DPFedC` finds better clusters, as docs/papers/dp-fedc.md shows.
+    Algorithm 1 with the paper's penalties, steps and origin. Only the step on memberships is not the printed one, with
+    which they diverge. :class:`~flower_fedclust.DPFedC` finds better clusters, as docs/papers/dp-fedc.md shows.
 
     Parameters
     ----------
     step_decay : float, default=1.0
-        In round t a client takes ``Q_2 = floor(Q^ / t^step_decay) + 1`` steps on W: 1 in Algorithm 1. With 0 Q_2 is
-        constant: the 5 of Table I are ``n_center_steps=4, step_decay=0``. Theorem 4 needs eta to be at least ``sqrt(6)
-        Q_2`` times L_W; with a ``step_scale`` of 5 this holds for Q_2 of at most 2.
+        In round t a client takes ``Q_2 = floor(Q^ / t^step_decay) + 1`` steps on W, where Q^ is ``n_center_steps``. In
+        Algorithm 1 step_decay is 1. With 0 the number of steps is constant: ``n_center_steps=4, step_decay=0`` gives
+        the 5 steps of Table I. Theorem 4 needs eta to be at least ``sqrt(6) Q_2`` times L_W; with a ``step_scale`` of 5
+        this holds for Q_2 of at most 2.
     batch_size : int, optional
-        b, the rows for a step on W; a client with fewer rows takes all. By default 50, as in the paper, and all rows
-        with epsilon, because drawing few rows only pays off if the clients have thousands.
+        The number of rows for a step on W, b in the paper; a client with fewer rows takes all. By default 50, as in the
+        paper, and all rows with epsilon, because drawing few rows only pays off if the clients have thousands.
     rho : "paper", "growing" or float, optional
         The penalty that makes each row belong to one cluster. "paper" is ``1e-7 ||X||^2 / N``, which depends on the
         unit of the rows and takes an unprotected round. By default "paper", and "growing" with epsilon.
     mu_w : float, default=0.0
         The penalty on W.
     step_scale : float, default=5.0
-        eta over the largest eigenvalue of H'H, the inverse of the step size.
+        A step on W is the gradient over eta, and eta is this many times the largest eigenvalue of H'H.
     update_all : bool, default=True
-        Whether clients that are not drawn update their memberships too, as in Algorithm 1. False spares them the work.
+        Whether clients that are not drawn update their memberships, too, as in Algorithm 1. False saves them the work.
     rays_from : "zero" or "auto", default="zero"
-        Where the rays of the clusters begin. "auto" is as in :class:`~flower_fedclust.DPFedC`; with an epsilon, and
-        with the paper's rho, it is always 0.
+        Where the rays of the clusters begin. "auto" is as in :class:`~flower_fedclust.DPFedC`. With an epsilon, and
+        with the paper's rho, they always begin at 0.
 
     References
     ----------
@@ -103,10 +105,10 @@ class DPFedCPrinted(DPFedC):
     update_all: bool = parameter(True)
     rays_from: Literal["auto", "zero"] = parameter("zero")
 
-    #: The number of rows of the smallest client, once the rows are counted; a run's copies share the list.
+    #: The number of rows of the smallest client, once rows are counted; in a list that copies of the strategy share.
     _smallest_client: list[int] = dataclasses.field(default_factory=list, init=False)
 
-    #: The clients that said how many rows they have.
+    #: The clients that have answered how many rows they have.
     _counted: list[str] = dataclasses.field(default_factory=list, init=False)
 
     #: ||X||^2 / N, once it is known.
@@ -126,7 +128,7 @@ class DPFedCPrinted(DPFedC):
         return super().begin()
 
     def protocol(self) -> Protocol:
-        """Find what the paper's penalty and the noise of small batches need, then run Algorithm 1."""
+        """Ask for what the paper's penalty and the noise of small batches depend on, then run Algorithm 1."""
         if self._has_papers_rho:
             total = yield Sum(DPFedCPrintedClient.squared_norm.asked())
             self._squared_norm = value_of_digits(total[0]) / total.n_clients
@@ -137,8 +139,8 @@ class DPFedCPrinted(DPFedC):
     def _count_rows(self) -> Generator[Round, list[Reply], None]:
         """Find the size of the smallest client, and the clients that answered, which may be drawn.
 
-        The gain from sampling and Theorem 2 depend on this size. The noise would be too small for a client with fewer
-        rows, and a client that does not answer could have fewer.
+        The noise depends on this size, because drawing few of many rows needs less noise (also in Theorem 2). For a
+        client with fewer rows the noise would be too small, and a client that does not answer could have fewer.
         """
         replies = yield Gather(DPFedCPrintedClient.row_count.asked())
         self._smallest_client[:] = [min(int(reply.arrays[0]) for reply in replies)]
@@ -182,7 +184,7 @@ class DPFedCPrinted(DPFedC):
         return replace(super()._penalties(t, W), mu_w=self.mu_w)
 
     def _n_center_steps(self, t: int) -> int:
-        """Return Q_2 of a round (line 12)."""
+        """Return Q_2, the number of steps on W in a round (line 12)."""
         return int(self.n_center_steps / t**self.step_decay) + 1
 
     @property
@@ -206,11 +208,11 @@ class DPFedCPrinted(DPFedC):
 
     @property
     def _waits_for_counts(self) -> bool:
-        """Whether the plan cannot be known yet. A preparation of tables takes noise before rows are counted."""
+        """Whether the plan must wait until rows are counted. With tables it cannot: their preparation needs noise."""
         return self._counts_rows and self.tables is None and not self._smallest_client
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of a run whose gradients are of rows that are drawn."""
+        """Return the parts of the budget, for gradients of drawn rows if batches are small."""
         if self.batch_size is None:
             return super().parts()
         b, n = self.batch_size, self._fewest_rows
@@ -232,33 +234,34 @@ class DPFedCPrinted(DPFedC):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: as for the class without the paper's penalty, and for the penalty and counting rows."""
+        """The number of rounds: as many as :class:`DPFedC` takes, and others for the penalty and for counting rows."""
         return super().n_protocol_rounds + self._has_papers_rho + self._counts_rows
 
 
 class DPFedCTheorem2(DPFedCPrinted):
     """DP-FedC with the paper's noise: the drawn clients send their centers, with an epsilon for every single round.
 
-    It is for comparison with the paper; :class:`~flower_fedclust.DPFedC` spends a budget far better. The gradient of
-    each minibatch is clipped to G, which the paper assumes, and the privacy report says what the rounds compose to.
+    It is for comparison with the paper; :class:`~flower_fedclust.DPFedC` spends a budget far better. The paper assumes
+    that the gradient of each minibatch has a norm of at most G; here it is clipped to G. The privacy report says which
+    epsilon all rounds have together.
 
     Parameters
     ----------
     round_epsilon : float, default=1.0
         The epsilon that Theorem 2 promises for one round, not for the run.
     delta : float, default=1e-6
-        The delta of one round, and that for which the report composes the rounds.
+        The delta of one round, and also the delta at which the report states the epsilon of all rounds.
     max_norm : float
         The Euclidean norm to which every client clips its rows. It is public, and must not be computed from the data.
     batch_size : int, default=50
-        b, the rows for a step on W. A client with fewer rows takes all.
+        The number of rows for a step on W, b in the paper. A client with fewer rows takes all.
     rho : "growing" or float, default="growing"
         The penalty that makes each row belong to one cluster; the paper's would take an unprotected round.
     step_scale : float, default=5.0
-        eta over b, the largest possible eigenvalue of H'H if memberships have a norm of at most 1. A step size that
-        depended on the rows would bound nothing.
+        A step on W is the gradient over eta, and eta is this many times b, the largest possible eigenvalue of H'H if
+        memberships have a norm of at most 1. With a step size that depended on the rows, nothing would be bounded.
     max_gradient_norm : float, optional
-        G, to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
+        The norm G to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
 
     References
     ----------
@@ -293,7 +296,7 @@ class DPFedCTheorem2(DPFedCPrinted):
 
     @property
     def _on_grid(self) -> bool:
-        # Each step is clipped, whatever the rows are, and so is their sum.
+        # Each step is clipped, whatever the rows are, which also bounds the sum of the steps.
         return False
 
     def check_parameters(self) -> None:
@@ -357,7 +360,7 @@ class DPFedCTheorem2(DPFedCPrinted):
 
     @property
     def plan(self) -> str:
-        """The plan for clients that add the noise, once the rows are counted; empty if the server adds it."""
+        """The plan for clients that add noise, once rows are counted; empty if the server adds the noise."""
         return "" if self.noise == "server" or not self._fewest_rows else self.frozen_plan.to_json()
 
     def with_noise(self, round_: Round) -> Round:
@@ -401,8 +404,8 @@ def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> flo
     """Return the noise over the sensitivity for (epsilon, delta) in one round of sampling ratio q (Theorem 2).
 
     By equation (29), ``sigma^2 = 32 G^2 Q_2^2 q^2 ln(1.25 q / delta) / (eta^2 epsilon^2)``. Equation (31) has a factor
-    4 where Lemmas 1 and 2 give 8; with 8 it leads to (29). The theorem assumes an epsilon of at most 1. For q above
-    1/2, where sampling gains nothing, (29) asks for more noise than Lemma 1 does.
+    4 where Lemmas 1 and 2 give 8, and with 8 it leads to (29). The theorem assumes an epsilon of at most 1. For q above
+    1/2 sampling gains nothing, and (29) asks for more noise than Lemma 1.
     """
     logarithm = 1.25 * sampling_ratio / delta
     if logarithm <= 1:
@@ -430,13 +433,13 @@ def total_epsilon(
 def moved_by_a_drawn_row(
     n_rows: int, batch_size: int, max_gradient_norm: float
 ) -> tuple[Bound, ...]:
-    """Return how far replacing one row moves the two sums of a client with at least n_rows rows, of which it draws."""
+    """Return how far replacing one row moves the two sums of a client that draws from at least n_rows rows."""
     sample = (n_drawn(n_rows, batch_size), n_rows)  # with more rows, a smaller fraction is drawn
     return tuple(replace(bound, sample=sample) for bound in moved_by_a_row(max_gradient_norm))
 
 
 class DPFedCPrintedClient(DPFedCClient):
-    """The answers of a client that can draw the rows of a clipped gradient."""
+    """The client half of :class:`DPFedCPrinted`, which can compute a clipped gradient on a few drawn rows."""
 
     @answers(
         Sent("sum over the rows of the gradients of the centers", has_columns=True),
@@ -462,7 +465,7 @@ class DPFedCPrintedClient(DPFedCClient):
 
     @answers(Sent("number of rows", counts_rows=True))
     def row_count(self) -> Floats:
-        """Return n_i."""
+        """Return n_i, the number of the client's rows."""
         return np.array(float(len(self.rows)))
 
     def secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:

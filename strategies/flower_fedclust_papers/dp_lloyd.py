@@ -1,4 +1,4 @@
-"""DP Lloyd from the initializations of FedDP-KMeans, appendix G.3: the baselines of that paper."""
+"""DP Lloyd: the baselines in the paper of FedDP-KMeans, with the first centers of its appendix G.3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 class DPLloyd(ServerDataStrategy):
     """DP Lloyd: FedDP-Lloyds (Algorithm 2) from centers that cost no privacy because they use no client's rows.
 
-    The baselines of FedDP-KMeans, section 5 and appendix G.3. All of the budget goes to the Lloyd steps.
+    These are the baselines in the paper of FedDP-KMeans (section 5 and appendix G.3); FedDP-Lloyds is its Algorithm 2.
+    All of the budget pays for the Lloyd steps.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class DPLloyd(ServerDataStrategy):
         return self.n_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return three quarters for the sums, a quarter for the counts."""
+        """Return the parts of the budget: three quarters for the sums, a quarter for the counts."""
         return lloyd_parts("", 0.75, 0.25, self.n_rounds, self.privacy_unit)
 
     def protocol(self) -> Protocol:

@@ -35,13 +35,13 @@ OWN_CLUSTERS = "own clusters"
 
 
 class LocalClustersClient(ProtocolClient):
-    """A client that clusters its own rows first, and later learns into which cluster each of its own was merged."""
+    """A client that first clusters its own rows, and later learns into which cluster each of its own was merged."""
 
     @answers(
         Sent("cluster of every row", "codes", per="row", counts="labels"), needs=[OWN_CLUSTERS]
     )
     def merged_labels(self, merged: Labels) -> Labels:
-        """Return each row's merged cluster, and keep these labels."""
+        """Return the merged cluster of each row, and keep these labels."""
         own_clusters = self.recall(OWN_CLUSTERS)
         if own_clusters is None:
             raise MissedRoundError(
@@ -74,8 +74,8 @@ class DSC(ProtocolStrategy):
     label is the cluster into which its client's cluster was merged, which need not be the one with the nearest center;
     new rows go to the nearest center.
 
-    On Iris with 8 clients, 0.88 of the rows are right, where the paper's Table 1 has 0.55. If the clients' clusters
-    keep each client's own numbers and are not matched, 0.49 are right.
+    On Iris with 8 clients the accuracy is 0.88; FedSC's Table 1 reports 0.55 for DSC. If clusters with the same number
+    at different clients count as one cluster, without merging, the accuracy is 0.49.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class DSC(ProtocolStrategy):
                 "set it lower, or n_local_clusters higher."
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about means that coincide
+            warnings.simplefilter("ignore")  # k-means warns if means coincide
             centers = weighted_kmeans(means, sizes, self.n_clusters, self.rng)
         merged = nearest_center(means, centers)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))

@@ -95,7 +95,7 @@ class EncodedModel(CenterModel, name="encoded"):
         return self.place(self._checked(rows))
 
     def place(self, rows: Floats) -> Floats:
-        """Return the codes of checked rows."""
+        """Return the codes of rows that have already been checked."""
         return outputs((rows - self.origin_) / self.scale_, self.layers_, self.activation)
 
     def to_arrays(self) -> list[Floats]:

@@ -37,43 +37,46 @@ from flower_fedclust_papers.subspaces import (
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: "tsc": the fewest neighbors of a point, and how many points of a cluster there are for each neighbor beyond that.
+#: The default number of neighbors for "tsc": the fewest; and how many points of an average cluster there are for each
+#: neighbor, if that gives more.
 FEWEST_NEIGHBORS, POINTS_PER_NEIGHBOR = 3, 20
 
 
 class FedSubspaceClustering(ProtocolStrategy):
     """Fed-SC: one-shot federated subspace clustering. The clusters are subspaces through the origin; no privacy.
 
-    1. Each client scales its rows to norm 1, expresses each by few of the others (sparse subspace clustering, SSC), and
-       clusters the graph of these expressions.
-    2. For each of its clusters it draws a point from the unit sphere of the subspace that the cluster's rows span, and
-       sends the points.
+    1. Each client scales its rows to norm 1 and expresses each row as a combination of a few others (sparse subspace
+       clustering, SSC). The combinations make a graph of the rows, which the client clusters.
+    2. For each of its clusters, the client draws a point from the unit sphere of the subspace that the cluster's rows
+       span. It sends the points.
     3. The server clusters the points in the same way, or by their angles (thresholding-based, TSC).
     4. Each client learns into which clusters its own were merged, and labels its rows.
 
-    It suits data whose classes are subspaces of few dimensions, and many clients: to find a subspace of d dimensions,
-    the server needs more than d points from it, and each client sends one. It is called "fed-ssc" here because "Fed-SC"
-    and FedSC (:class:`FedSC`) are methods of two different papers.
+    The method suits data whose classes are subspaces of few dimensions, and many clients: to find a subspace of d
+    dimensions, the server needs more than d points from it, and each client sends one. Its name here is "fed-ssc"
+    because "Fed-SC" and FedSC (:class:`FedSC`) are methods of two different papers.
 
-    We chose what the paper leaves open, or differently. A basis is computed from rows of norm 1 and keeps a share of
-    their energy; the authors' program cuts it at the largest gap between singular values. The weights of the graph are
-    ``|C| + |C|'``; their program scales the rows of C first. If a graph has more components than there should be
-    clusters, the components are clustered by the squared cosines between their rows. With several points for each
-    local cluster, which their program does not support, points of the same cluster do not express each other, and the
-    server clusters the local clusters, by the sums of the weights between their points. A row of zeros, which lies in
-    every subspace, joins the largest of its client's clusters. The labels are sent to the server because they belong to
-    a run's result; the paper's clients keep them.
+    Where the paper leaves a choice, and in some other places, this class differs from the authors' program. A basis is
+    computed from rows of norm 1 and keeps a share of their energy (the sum of their squared norms); the program cuts it
+    at the largest gap between singular values. C has the coefficients of the combinations, and the weights of the graph
+    are ``|C| + |C|'``; the program scales the rows of C first. If a graph has more components than there should be
+    clusters, the components are clustered by the squared cosines between their rows. Several points can be drawn for
+    each local cluster, which the program does not support. Then points of the same local cluster do not express each
+    other, and the server clusters the local clusters, by the sums of the weights between their points. A row of zeros,
+    which lies in every subspace, joins the largest cluster of its client. Clients send their labels to the server
+    because labels belong to a run's result; the paper's clients keep them.
 
-    The model assigns a new row to the nearest subspace the server knows: the span of each cluster's points, with the
-    same share of the energy. Its quality grows with the number of points, and it need not agree with a client's label.
+    The model assigns a new row to the nearest subspace that the server knows: the span of each cluster's points, with
+    the same share of the energy. More points make it better. It need not agree with the label that a client gave a row.
 
-    A cluster that spreads in all directions around a mean is no subspace of few dimensions: the 95% of its energy that
-    a basis keeps by default span nearly all columns, and a point drawn from them says little. For such clusters take
-    ``n_dimensions=1``, the direction of the mean. For four Gaussians in 15 columns, 1,500 rows at ten clients, the
-    adjusted Rand index is 0.08 by default and 1.00 with it; for four planes it is 1.00 by default.
+    A cluster that spreads in all directions around a mean is no subspace of few dimensions. By default a basis keeps
+    95% of the energy, so it spans nearly all columns, and a point drawn from it says little. For such clusters take
+    ``n_dimensions=1``, which keeps the direction of the mean. For four Gaussians in 15 columns, with 1,500 rows at ten
+    clients, the adjusted Rand index is 0.08 by default and 1.00 with ``n_dimensions=1``; for four planes it is 1.00 by
+    default.
 
-    A point protects nobody. It lies in the subspace of a local cluster. For a cluster of one row, it is that row up to
-    its scale and sign, and as many points as dimensions reveal the subspace.
+    Sending points protects nobody. A point lies in the subspace of a local cluster. If the cluster has one row, the
+    point is that row up to scale and sign. As many points as the subspace has dimensions reveal the subspace.
 
     Parameters
     ----------
@@ -81,11 +84,11 @@ class FedSubspaceClustering(ProtocolStrategy):
         The most clusters in a client; defaults to n_clusters.
     eigengap : bool, default=False
         Whether a client takes as many clusters as the eigenvalues of its graph suggest, as in the paper. If classes
-        are not clean subspaces, they often suggest one, and the run cannot recover. By default a client takes
-        n_local_clusters, or as many as it has rows; the server can merge what this splits.
+        are not clean subspaces, they often suggest a single cluster, and the server cannot divide it. By default a
+        client takes n_local_clusters, or as many as it has rows; the server can merge clusters that are split.
     alpha : float, default=10
-        Above 1. The penalty on the expression of a row is its largest absolute cosine with another row, over alpha. The
-        authors' program uses 500, which suits subspaces without noise; a smaller value copes with noise.
+        Above 1. The penalty on the combination that expresses a row is the row's largest absolute cosine with another
+        row, over alpha. The authors' program uses 500, which suits subspaces without noise; rows with noise need less.
     energy : float in (0, 1], default=0.95
         The share of the squared norms of a cluster's rows, or points, that its subspace keeps.
     n_dimensions : int, optional
@@ -95,7 +98,8 @@ class FedSubspaceClustering(ProtocolStrategy):
     merge : "ssc" or "tsc", default="ssc"
         How the server clusters the points: by sparse expressions of each other, or by angles.
     n_neighbors : int, optional
-        q of "tsc"; defaults to a twentieth of the average number of points in a cluster, but at least 3.
+        The number q of neighbors of a point for "tsc"; defaults to a twentieth of the average number of points in a
+        cluster, but at least 3.
 
     References
     ----------

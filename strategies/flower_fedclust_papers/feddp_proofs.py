@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Regions:
-    """Far regions of space that are moved together, so that a smaller ball holds them (Lemma 16)."""
+    """Regions of space that are far apart, and how each is moved so that a smaller ball holds all (Lemma 16)."""
 
     anchors: Floats  #: Points that stand for regions, of shape (n_anchors, n_columns).
     shifts: Floats  #: How the rows nearest to each anchor are moved, of the same shape.
@@ -46,9 +46,9 @@ class Regions:
 class FedDPKMeansProofs(FedDPKMeans):
     """FedDP-KMeans with the options that the paper's proofs use.
 
-    With them the paper drops conditions on the radius and the server rows (Theorem 14). They cost
-    accuracy: on ten Gaussians in 50 columns no option is better than :class:`FedDPKMeans`, as
-    docs/papers/feddp-kmeans.md shows. Each option takes a part of the budget.
+    With these options the paper's guarantee needs no conditions on the radius and on the server rows
+    (Theorem 14). They cost accuracy: on ten Gaussians in 50 columns no option improves on
+    :class:`FedDPKMeans`, as docs/papers/feddp-kmeans.md shows. Each option takes a part of the budget.
 
     Parameters
     ----------
@@ -58,9 +58,10 @@ class FedDPKMeansProofs(FedDPKMeans):
     simplify_server_data : bool, default=True
         Whether server rows of little weight are removed first (SimplifyServerData, Algorithm 4).
     reduce_diameter : bool, default=True
-        Whether far regions are moved together first (Lemma 16).
+        Whether regions that are far apart are first moved near to each other (Lemma 16).
     smallest_cluster : float, optional
-        w_min, the fraction of the rows in the smallest cluster, for these two options; 1 / (2 n_clusters) by default.
+        w_min, the fraction of the rows in the smallest cluster, for the previous two options; 1 / (2 n_clusters) by
+        default.
     spread : float, optional
         sigma_max, the standard deviation of the widest cluster, for ``reduce_diameter``; by default the spread of the
         server rows within their own clusters.
@@ -134,9 +135,10 @@ class FedDPKMeansProofs(FedDPKMeans):
     ) -> Generator[Round, Total, Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
-        Line 6 compares the noisy weights with 2 log n / epsilon, far below their noise Lap(T / epsilon), so that server
-        rows that stand for no row would pass. This uses the proof's threshold instead: T log(T |Q|) / epsilon, which
-        exceeds all of the noise with high probability (Lemma 25). If fewer than k rows are frozen, all are kept.
+        Line 6 compares the noisy weights with 2 log n / epsilon. This is far below their noise Lap(T / epsilon), so
+        server rows that stand for no row would be kept. Here the threshold is the proof's, T log(T |Q|) / epsilon,
+        which exceeds all of the noise with high probability (Lemma 25). If fewer than k server rows would be kept, all
+        are kept.
         """
         T = self._n_simplify_rounds
         scale = self._scale("simplify", Q)
@@ -156,11 +158,11 @@ class FedDPKMeansProofs(FedDPKMeans):
         return projected_Q[frozen] if frozen.sum() >= self.n_clusters else projected_Q
 
     def _reduce_diameter(self, ball: Ball, Q: Floats) -> Generator[Round, Total, Regions | None]:
-        """Return regions that are moved together, from one round; None if that does not shrink the ball (Lemma 16).
+        """Find regions, in one round, and move them near to each other; None if the ball does not shrink (Lemma 16).
 
-        Server rows that stand for enough rows are kept and connected to their neighbors, and every connected component
-        is moved as a whole. Components are put 100 diameters apart, so that the ball only shrinks if they are farther
-        apart than that.
+        Server rows that stand for enough rows are kept and connected to their neighbors. Every connected component is
+        moved as a whole. Components are put 100 diameters apart, so the ball shrinks only if they are farther apart
+        than that.
         """
         from scipy.sparse.csgraph import connected_components
         from sklearn.cluster import KMeans
@@ -175,7 +177,7 @@ class FedDPKMeansProofs(FedDPKMeans):
             sigma_max = math.sqrt(within / Q.shape[1])
         D = 4 * math.log(n) * math.sqrt(Q.shape[1]) * sigma_max
         near = radius_neighbors_graph(Q, D, include_self=True)
-        # The lemma's epsilon is 1 / scale of its Laplace noise.
+        # The epsilon in the lemma is one over the scale of the Laplace noise.
         scale = self._scale("regions", Q)
         epsilon = 1 / scale if scale > 0 else math.inf
         frozen = near.sum(axis=1) >= epsilon * n * self._w_min / (200 * math.log(len(Q)))
@@ -222,13 +224,13 @@ class FedDPKMeansProofs(FedDPKMeans):
         )
 
     def _scale(self, part: str, Q: Floats) -> float:
-        """Return the scale of the noise in counts by server row."""
+        """Return the scale of the noise in the numbers of rows by server row."""
         return self.noise_scale(
             part, self._bounds(Q).weights if self.privacy_unit == "client" else 1.0
         )
 
     def parts(self) -> Mapping[str, Part]:
-        """Add the parts of the options."""
+        """Add the parts of the budget that pay for the options."""
         two, of_counts = BUDGET[self.privacy_unit][1], counting(self.privacy_unit)
         client, parts = FedDPKMeansProofsClient, dict(super().parts())
         clear = (client.clear_cluster_sums, client.clear_cluster_means)
@@ -255,7 +257,7 @@ class FedDPKMeansProofsClient(FedDPKMeansClient):
 
     @by_row(regions=Sent("number of rows nearest to each server row", counts="every row"))
     def regions(rows: Rows, Q: Floats) -> Term:
-        """Return w_q(P^j) in the original space (proof of Lemma 16)."""
+        """Return w_q(P^j), the number of rows nearest to each server row q, in all columns (proof of Lemma 16)."""
         return at(rows.nearest(Q), len(Q))
 
     @by_row(

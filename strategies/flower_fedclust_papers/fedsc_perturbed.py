@@ -34,7 +34,7 @@ from flower_fedclust_papers.perturbed_rows import (
 
 Floats = NDArray[np.float64]
 
-#: Each level of noise without epsilon, and the value of perturb that it needs.
+#: The parameters that set noise without an epsilon, and the value of ``perturb`` that each of them needs.
 RELATIVE_NOISE = {
     "relative_data_noise": "data",
     "relative_dictionary_noise": "factors",
@@ -55,14 +55,15 @@ class FedSCPerturbed(FedSC):
     epsilon : float, optional
         The total privacy budget, for each record against the server. Without one, a level of relative noise is needed.
     relative_data_noise : float, default=0.0
-        beta, with "data": the noise over the standard deviation of the client's entries. For experiments: it has no
-        epsilon. The same is true of the next two.
+        With "data": the standard deviation of the noise over the standard deviation of the entries of the client's
+        rows, beta in the paper. For experiments: this noise has no epsilon, and neither has the noise of the next two
+        parameters.
     relative_dictionary_noise, relative_code_noise : float, default=0.0
-        alpha_z and alpha_c of appendix D.4, with "factors": the noise over the standard deviation of the client's
-        dictionary or codes.
+        With "factors": the standard deviation of the noise over the standard deviation of the entries of the client's
+        dictionary or codes, alpha_z and alpha_c of appendix D.4.
     max_code_norm : float, optional
-        tau_C, with "factors": codes are clipped to this norm. By default they are not clipped, because two codes are
-        never farther apart than ``1 / sqrt(2 lambda)``.
+        With "factors": codes are clipped to this norm, tau_C in the paper. By default they are not clipped, because two
+        codes are never farther apart than ``1 / sqrt(2 lambda)``.
 
     References
     ----------
@@ -147,7 +148,8 @@ class FedSCPerturbed(FedSC):
     ) -> Generator[Round, Any, list[Reply]]:
         """Return the clients' codes.
 
-        The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
+        The paper's clients send C_p^S, their codes for the dictionary before the last average; these codes are for the
+        dictionary after it.
         """
         Z, r = dictionary.atoms, dictionary.bandwidth
         if not self.has_noisy_dictionary:
@@ -180,7 +182,7 @@ class FedSCPerturbed(FedSC):
         return self.perturb == "factors" and self.epsilon is not None
 
     def parts(self) -> Mapping[str, Part]:
-        """Return one part for the rows with "data"; with "factors", the moments, the dictionary and the codes."""
+        """Return the parts of the budget: one for the rows with "data"; else moments, dictionary and codes."""
         if self.perturb == "data":
             return ROWS_PART
         return self.dictionary_parts(0.1, 0.1, replaced=True) | {
@@ -201,10 +203,10 @@ class FedSCPerturbed(FedSC):
 
 
 def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Bound:
-    """Return how far apart the codes of two rows can be.
+    """Return how far apart the codes of two rows x and x' can be.
 
-    c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most; and
-    ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
+    The code c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at
+    most; and ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
     """
     apart, clipped = (
         distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound),

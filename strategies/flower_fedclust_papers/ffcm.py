@@ -46,11 +46,11 @@ from flower_fedclust_papers.fuzzy import fuzzy_memberships, fuzzy_steps, more_bi
 
 Floats = NDArray[np.float64]
 
-#: Without noise, a cluster of smaller weight (in rows) counts as empty.
+#: Without noise, a cluster counts as empty if its weight is below this many rows.
 SMALLEST_WEIGHT = 2.0**-40
 
-#: What each client sends of its clusters, and who sees it: for merge="average" the sum over the clients, for
-#: merge="k-means" the server sees each client's own.
+#: What each client sends about its clusters. With merge="average" the server sees the sum over the clients; with
+#: merge="k-means" it sees what each client sends.
 SUMS = (
     Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
     Sent("sum of the weights in each cluster", sizes=True),
@@ -66,17 +66,17 @@ OWN_SUMS = (
 
 
 class FuzzyStrategy(FirstCentersStrategy):
-    """Base of both: what a round is.
+    """Base of :class:`FFCM` and :class:`PrivateFFCM`: the rounds of fuzzy c-means.
 
     Parameters
     ----------
     fuzzifier : float, default=2.0
-        m, above 1: near 1 it finds k-means clusters. In many columns it must be smaller than 2, or all centers
-        move to the mean of the rows.
+        The exponent m of the memberships, above 1; near 1 the clusters are those of k-means. In many columns it must be
+        smaller than 2, or all centers move to the mean of the rows.
     merge : "average" or "k-means", default="average"
-        The paper's first rule, the weighted average of the local centers with the same number, needs only sums over the
-        clients. The second clusters the local centers of all clients by k-means, and the server sees them; it helps if
-        the clients have different clusters and take many local steps.
+        How the server merges the clients' centers. "average", the paper's first rule, is the weighted average of the
+        centers with the same number, and needs only sums over the clients. "k-means", the second, clusters the centers
+        of all clients, so the server sees them. It helps if clients have different clusters and take many local steps.
     fraction_fit : float, default=1.0
         The fraction of the clients that is drawn for a round; every client is drawn equally often.
     """
@@ -88,11 +88,11 @@ class FuzzyStrategy(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The number of rounds: for k-FED, and one for each round of steps."""
+        """The number of rounds: one for first centers by k-FED, if they are not given or drawn, and ``n_rounds``."""
         return self.n_rounds + self._start.by_k_fed
 
     def _drawn(self, *, most: int | None = None) -> list[list[str]]:
-        """Return the clients of each round; no client has a part in more than ``most`` rounds."""
+        """Return the clients that take part in each round; no client takes part in more than ``most`` rounds."""
         n_drawn = self.n_to_draw(self.fraction_fit, len(self.client_names))
         return draw_equally_often(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
 
@@ -106,7 +106,7 @@ class FuzzyStrategy(FirstCentersStrategy):
         parts: Sequence[str] = (),
     ) -> Generator[Round, Any, Floats]:
         """Return the merged centers of one round, in the coordinates of the frame."""
-        # With noise, a weight below one row is noise, and would only magnify the noise of the sum.
+        # With noise, a weight below one row is mostly noise; dividing by it would magnify the noise of the sum.
         at_least = 1.0 if parts else SMALLEST_WEIGHT
 
         def divided(sums_and_weights: Sequence[Array]) -> Floats:
@@ -125,7 +125,7 @@ class FuzzyStrategy(FirstCentersStrategy):
         local_centers = np.concatenate([divided(reply.arrays) for reply in replies])
         weights = None
         if parts:
-            # A former center that replaces pure noise counts as one row.
+            # If a client's weight is pure noise, the former center replaces its center and counts as one row.
             weights = np.maximum(np.concatenate([reply.arrays[1] for reply in replies]), 1.0)
         return _merged_by_kmeans(local_centers, weights, centers, self.rng)
 
@@ -136,14 +136,14 @@ class FFCM(FuzzyStrategy):
     In a round, every client starts from the server's centers and takes steps of fuzzy c-means on its own rows. For each
     cluster it sends the sum of its rows, each weighted by its membership to the power of the fuzzifier, and the sum of
     these weights. The server merges the clients' centers. With one local step and merge="average" this is fuzzy c-means
-    on the pooled rows, however they are distributed: three rounds of sums find a grid on which rows are integers, and
-    sums are exact. Nothing hides what is sent; see :class:`PrivateFFCM` for noise.
+    on the pooled rows, however they are distributed. Sums are exact, because three rounds of sums first find a grid on
+    which rows are integers. Nothing hides what is sent; :class:`PrivateFFCM` adds noise.
 
     The model predicts by the nearest center, which is where a row's membership is largest.
 
-    Weights are multiples of 2^-25, or of up to 2^-15 if there are more than 4,096 rows, so that their sums are exact.
-    With k clusters, the weight of a row far from all of them may be as small as ``k^-m``. If the fuzzifier makes this
-    smaller than such a multiple, clusters without weight keep their centers.
+    So that sums are exact, weights are multiples of 2^-25; with more than 4,096 rows, of a larger unit up to 2^-15.
+    With k clusters, the weight of a row far from all of them may be as small as ``k^-m``. If the fuzzifier m makes this
+    smaller than the unit, it becomes 0, and a cluster without weight keeps its center.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class FFCM(FuzzyStrategy):
         """Send the centers, let the clients move them, and merge the results, until nothing moves."""
         frame, n_rows = yield from frame_of_rows()
         start = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        # A center even farther away has almost no weight, unless all centers are.
+        # A center farther away than this has almost no weight, unless all centers are as far away.
         frame, first = frame_with_centers(frame, start, times_the_reach=256.0)
         asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
         centers, more_bits = first, more_bits_for(n_rows)
@@ -206,8 +206,9 @@ class FFCM(FuzzyStrategy):
 class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
     """Federated fuzzy c-means on noisy sums, with one local step in each round.
 
-    A row's memberships add up to 1, so a fuzzy sum changes no more by one row than a hard one. With merge="k-means" a
-    local center counts by its noisy weight, because one with little weight is mostly noise.
+    A row's memberships add up to 1, so one row changes the sums of fuzzy clusters by no more than the sums of k-means.
+    With merge="k-means" each client's center counts by its noisy weight, because a center of little weight is mostly
+    noise.
 
     Parameters
     ----------
@@ -221,9 +222,9 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
 
     Notes
     -----
-    A row x sends w and ``w x^T`` with ``w_j = u_j^m``, where u depends only on x and on the server's centers. Because u
-    adds up to 1 and m > 1, w has no negative entry and ``||w||_2 <= ||w||_1 <= 1``; and ``||w x^T||_F = ||w||_2 ||x||_2
-    <= max_norm``.
+    A row x adds w and ``w x^T`` to the sums, with ``w_j = u_j^m``. Its memberships u depend only on x and on the
+    server's centers. Because they add up to 1 and m > 1, w has no negative entry and ``||w||_2 <= ||w||_1 <= 1``; and
+    ``||w x^T||_F = ||w||_2 ||x||_2 <= max_norm``.
 
     References
     ----------
@@ -254,9 +255,9 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
             )
 
     def parts(self) -> Mapping[str, Part]:
-        """Return three quarters for the sums, a quarter for the weights.
+        """Return the parts of the budget: three quarters for the sums, a quarter for the weights.
 
-        Until a run knows its clients, the count assumes that a client has a part in every round.
+        Until a run knows its clients, it assumes that one of them takes part in every round.
         """
         count = most_rounds_per_client(self, self.fraction_fit, self.n_rounds)
         answers = (PrivateFuzzyClient.weighted_rows, PrivateFuzzyClient.own_weighted_rows)
@@ -280,10 +281,11 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
 def _merged_by_kmeans(
     local_centers: Floats, weights: Floats | None, former: Floats, rng: np.random.Generator
 ) -> Floats:
-    """Return the k-means centers of all clients' centers, each with the number of the former center it belongs to.
+    """Cluster all clients' centers by k-means, and return the new centers in the order of the former ones.
 
-    With these numbers, centers that stay where they are have not moved. If the clients' centers are fewer distinct
-    points than there are clusters, the remaining former centers stay.
+    Each new center gets the number of the former center that it continues, so that a center that stays where it is has
+    not moved. If the clients' centers have fewer distinct points than there are clusters, the other former centers
+    stay.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -298,7 +300,7 @@ def _merged_by_kmeans(
 
 
 class FuzzyClient(FrameClient):
-    """Takes steps of fuzzy c-means on its own rows, without noise."""
+    """A client that takes steps of fuzzy c-means on its own rows, without noise."""
 
     @answers(*SUMS)
     def fuzzy_sums(
@@ -327,11 +329,11 @@ class FuzzyClient(FrameClient):
 
 
 class FFCMClient(FuzzyClient, LocalCentersClient):
-    """Answers about fuzzy clusters, and about its own centers for k-FED."""
+    """The client half of :class:`FFCM`: sums of fuzzy clusters, and the client's own centers for k-FED."""
 
 
 class PrivateFuzzyClient(FrameClient):
-    """Weights its rows by their memberships: one step, as a sum over rows."""
+    """The client half of :class:`PrivateFFCM`: one step of fuzzy c-means, as a sum over rows."""
 
     @by_row(sums=SUMS[0], weights=SUMS[1])
     def weighted_rows(rows: Rows, centers: Floats, *, fuzzifier: float) -> tuple[Term, Term]:

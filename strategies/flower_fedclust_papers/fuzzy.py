@@ -1,10 +1,11 @@
 """Fuzzy c-means on a grid: memberships of rows, and the sums that move the centers.
 
-Memberships follow from exact squared distances by operations that every machine rounds alike, and become integers
-before anything is added. So a row's contribution depends only on the row and on the centers.
+Memberships are computed from exact squared distances, by operations that every machine rounds alike, and become
+integers before anything is added. So a row's contribution depends only on the row and on the centers, not on the order
+of additions.
 
 Rows, (n_rows, n_columns), and centers, (n_clusters, n_columns), are integers of norm at most 2^25. The fuzzifier m is
-above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.
+above 1. With m near 1 a row belongs almost only to the nearest center; with a large m it belongs to all about equally.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from flower_fedclust.numerics.kmeans import centers_of
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: The most bits that weights can have beyond WEIGHT_BITS.
+#: The most bits that weights can have in addition to WEIGHT_BITS.
 MOST_MORE_BITS = BITS - WEIGHT_BITS
 
 
 def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats:
     """Return how much every row belongs to every cluster (Bezdek 1981), the same bits on every machine.
 
-    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters). A row that lies
-    on centers belongs to these, in equal parts.
+    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters). A row that equals
+    one or several centers belongs only to these centers, in equal parts.
     """
     distances = squared_distances(rows, centers)
     nearest = distances.min(axis=1, keepdims=True)
@@ -57,8 +58,8 @@ def fuzzy_sums(
 ) -> tuple[Integers, Integers, int]:
     """Add up the rows of each cluster by their weights, exactly.
 
-    The weights of a row are truncated, and add up to at most 1. So a row adds at most 1 to the weights in norm, and at
-    most its own norm to the sums, exactly.
+    The weights of a row are truncated, and add up to at most 1. So what a row adds to the weights has a norm of at most
+    1, and what it adds to the sums has at most the row's norm. Both hold exactly.
     """
     sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
     nothing, own_bits = np.zeros(len(centers)), weight_bits()
@@ -80,10 +81,10 @@ def fuzzy_sums(
 def fuzzy_steps(
     rows: Floats, centers: Floats, fuzzifier: float, n_steps: int, *, more_bits: int = 0
 ) -> tuple[Integers, Integers, int]:
-    """Take iterations of fuzzy c-means, and return what gives the last centers, as :func:`fuzzy_sums` does."""
+    """Take iterations of fuzzy c-means; return the sums and weights of the last one, as :func:`fuzzy_sums` does."""
     sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
     for _ in range(n_steps - 1):
-        # In units of the rows, as sums are finer than these by as much as weights than 1.
+        # These are in units of the rows: the unit of the sums is finer by the same factor as the unit of the weights.
         moved = centers_of(sums.astype(np.float64), weights.astype(np.float64), fallback=centers)
         centers = points_onto_grid(moved, 0)
         sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)

@@ -37,8 +37,8 @@ from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, Perturbed
 
 Floats = NDArray[np.float64]
 
-#: A client is expected to draw at most ``oversampling`` rows. It draws more than MOST_OF_EXPECTED times as many, plus
-#: MOST_OF_NONE, with a probability below 2^-60.
+#: A limit on the rows that a client may send in a round: MOST_OF_EXPECTED times ``oversampling``, the most that it is
+#: expected to draw, plus MOST_OF_NONE. It draws more with a probability below 2^-60.
 MOST_OF_EXPECTED, MOST_OF_NONE = 6.0, 60.0
 
 
@@ -55,9 +55,9 @@ class KMeansParallel(PerturbedRowsStrategy):
     """k-means||, federated: clients draw rows far from those drawn before, and the server clusters them.
 
     k-means++ draws k centers one after the other, which would take k rounds. Here each of a few rounds draws about
-    ``oversampling`` rows (Algorithm 2). The weight of a candidate is the number of rows nearest to it. The server
-    clusters the weighted candidates, and Lloyd steps on sums follow. Three rounds of sums come first: they find a grid
-    on which every client's rows are integers, so costs and weights are exact.
+    ``oversampling`` rows as candidates (the paper's Algorithm 2). The weight of a candidate is the number of rows
+    nearest to it. The server clusters the weighted candidates, and Lloyd steps on sums follow. Three rounds of sums
+    come first. They find a grid on which every client's rows are integers, so that costs and weights are exact.
 
     The drawn rows leave the clients unchanged. With an epsilon, each client first replaces its rows by noisy ones and
     uses only these. Each record is then differentially private, against the server too, but few clusters survive the
@@ -70,9 +70,9 @@ class KMeansParallel(PerturbedRowsStrategy):
     tol : float, default=1e-6
         The run stops when no center has moved by more than this, in the units of the rows.
     oversampling : float, optional
-        l, about how many rows a round draws, from all clients together; defaults to ``2 * n_clusters``.
+        About how many rows a round draws from all clients together, l in the paper; defaults to ``2 * n_clusters``.
     n_sampling_rounds : int, default=5
-        The paper's bound is O(log of the cost); it finds 5 to be enough.
+        How many times rows are drawn. The paper's bound is O(log of the cost), and its experiments find 5 to be enough.
 
     References
     ----------
@@ -97,8 +97,8 @@ class KMeansParallel(PerturbedRowsStrategy):
     def n_protocol_rounds(self) -> int:
         """The number of rounds.
 
-        The noise, the frame and the first candidate come first. Each drawing of rows takes two
-        rounds; one for the weights and the Lloyd steps follow.
+        The noise, the frame and the first candidate come first. Then each drawing of rows takes two
+        rounds. One round for the weights follows, and the Lloyd steps.
         """
         return (
             (self.epsilon is not None)
@@ -137,9 +137,9 @@ class KMeansParallel(PerturbedRowsStrategy):
     def _candidates(
         self, frame: Frame, rows: str
     ) -> Generator[Round, Any, tuple[Floats, list[float]]]:
-        """Return the candidates, in the coordinates of the frame, and the cost before each time that rows are drawn."""
-        # Step 1: a row drawn uniformly from all. To ask for the numbers of rows first would take one more round, and
-        # a single client would answer the next.
+        """Return the candidates, in the coordinates of the frame, and the cost before each drawing of rows."""
+        # Step 1: one row, drawn uniformly from all. Each client sends one of its rows and their number, and the server
+        # draws a client. If it first asked for the numbers only, that would take one more round.
         replies = yield Gather(
             KMeansParallelClient.uniform_row.asked(random_state=self._seed()), rows=rows
         )
@@ -170,14 +170,14 @@ class KMeansParallel(PerturbedRowsStrategy):
             replies = usable(self, replies, lambda reply: _beyond(frame, reply.arrays[0], most))
             drawn = [reply.arrays[0] - frame.origin for reply in replies]
             candidates = np.unique(np.concatenate([candidates, *drawn]), axis=0)
-        # A client that overstates its cost keeps all clients from drawing.
+        # There are too few candidates if a client overstates its cost, because then all clients draw fewer rows.
         if len(candidates) < self.n_clusters:
             candidates = np.unique(np.concatenate([candidates, first]), axis=0)
         return candidates, costs
 
 
 def _beyond(frame: Frame, rows: Floats, most: float = math.inf) -> str:
-    """Return what is wrong with a client's rows: too many, or outside of the frame that holds all rows."""
+    """Return what is wrong with the rows that a client sent: too many, or outside the frame that holds all rows."""
     if len(rows) > most:
         return "more rows than it can have drawn"
     with np.errstate(over="ignore"):
@@ -203,7 +203,10 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
         )
     )
     def candidate_cost(rows: Rows, candidates: Floats) -> Term:
-        """Return phi_X(C) in squared units of the frame, distances rounded up: 0 only if all rows are candidates."""
+        """Return phi_X(C), the sum of the rows' squared distances from the nearest candidates.
+
+        In squared units of the frame, with distances rounded up, so that it is 0 only if all rows are candidates.
+        """
         exponent = cost_exponent()
         squares = np.ceil(np.ldexp(_least_squares(rows, candidates), -exponent))
         return unbounded(squares, exponent, 2 ** entry_bits())

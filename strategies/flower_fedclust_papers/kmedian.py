@@ -37,9 +37,10 @@ def kmedian_cost(rows: Floats, centers: Floats, weights: Floats | None = None) -
 def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Labels) -> Floats:
     """Move each center towards the geometric median of its rows, so that the sum of their distances does not rise.
 
-    Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``; rows at the center do
-    not count. Vardi and Zhang (PNAS 2000) go only ``1 - eta / ||R||`` of that way, with R the sum of
-    ``w (x - c) / ||x - c||`` over the other rows and eta the weight at the center; if negative, c is the median.
+    Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``, without the rows that
+    equal c. Vardi and Zhang (PNAS 2000) go only the fraction ``1 - eta / ||R||`` of that way. R is the sum of
+    ``w (x - c) / ||x - c||`` over the other rows, and eta the weight of the rows that equal c. If the fraction is
+    negative, c is the median and stays.
     """
     n_clusters = len(centers)
     R = np.zeros_like(centers)
@@ -70,7 +71,7 @@ def alternate(
 ) -> tuple[Floats, list[float]]:
     """Assign rows to their nearest centers and take a Weiszfeld step, in turn, until the cost hardly falls.
 
-    A center without a row goes to the row that adds most to the cost.
+    A center without rows moves to the row that adds most to the cost.
     """
     distances, labels = nearest_distance(rows, centers)
     costs = [float(weights @ distances)]
@@ -157,9 +158,10 @@ def draw_coreset(
 ) -> tuple[Floats, Floats, Floats]:
     """Draw one client's part of a coreset (Balcan, Ehrlich and Liang, Algorithm 1, round 2).
 
-    With ``m_p`` the distance of row p from its nearest median, each sample is row p with probability ``m_p / sum of
-    m``, and has the weight ``w_q = (sum of all clients' m) / (t m_q)``. Median b has the weight ``w_b = |P_b| - (sum of
-    w_q over the samples in P_b)``, P_b being the rows nearest to it; it may be negative.
+    Let ``m_p`` be the distance of row p from its nearest median, and t the number of samples of all clients. Each
+    sample is row p with probability ``m_p / (sum of m)``. A sample q has the weight ``w_q = (sum of all clients' m) /
+    (t m_q)``. A median b has the weight ``w_b = |P_b| - (sum of w_q over the samples in P_b)``, where P_b are the rows
+    nearest to b. This weight may be negative.
     """
     distances, labels = nearest_distance(rows, medians)
     drawn = np.empty(0, dtype=np.intp)
@@ -177,9 +179,10 @@ def without_negative_weights(
 ) -> tuple[Floats, Floats]:
     """Return non-negative weights of one client's coreset, as solving k-median requires.
 
-    A negative weight of a median becomes 0, and its samples' weights are scaled down to the number of rows nearest to
-    it. So every ball keeps its weight. Clipping alone is not enough: a row very near its median is drawn rarely, but
-    with an immense weight, which the median's negative weight cancels.
+    A negative weight of a median becomes 0, and the weights of the samples nearest to the median are scaled down until
+    they add up to the number of rows nearest to it. So the total weight around each median stays. Setting the negative
+    weight to 0 is not enough: a row very near its median is drawn rarely, but with an immense weight, which the
+    median's negative weight cancels.
     """
     labels = nearest_center(samples, medians)
     sampled = np.bincount(labels, weights=sample_weights, minlength=len(medians))

@@ -1,6 +1,8 @@
 """Fed-tSNE, Fed-UMAP and Fed-SpeClust with the noise of their paper (Qiao, Ma and Fan, section 5 and appendix A).
 
-Noise on the landmarks or their gradients alone, the paper's Fed-tSNE+, protects neither the rows nor their codes.
+Clients send a code for each row: its distances to the landmarks, or its kernel values with them. The paper's Fed-tSNE+
+adds noise to the landmarks or to their gradients alone, which protects neither the rows nor their codes. Numbers in
+brackets are the paper's equations.
 """
 
 from __future__ import annotations
@@ -46,15 +48,16 @@ class PerturbedCodes(CodedRowsStrategy):
     Parameters
     ----------
     perturb : "data", "landmarks", "gradients", or the codes of each row, default="data"
-        What takes noise. Noise on "data" (section 5.1) protects everything that leaves. So does noise on the codes of
-        each row ("distances" in Fed-tSNE and Fed-UMAP, "kernel" in Fed-SpeClust), to which epsilon adds noise on the
-        landmarks' gradients. Noise on "landmarks" or "gradients" alone (the paper's Fed-tSNE+) protects neither the
-        rows nor their codes; with epsilon both are the same, as noise on the gradients moves the landmarks as much.
+        To what noise is added. Noise on "data" (section 5.1) protects everything that clients send. So does noise on
+        the codes of each row ("distances" in Fed-tSNE and Fed-UMAP, "kernel" in Fed-SpeClust); with epsilon, the
+        landmarks' gradients then take noise, too. Noise on "landmarks" or "gradients" alone (the paper's Fed-tSNE+)
+        protects neither the rows nor their codes. With epsilon these two are the same, because noise on the gradients
+        moves the landmarks as much.
     epsilon : float, optional
         The total privacy budget, for each record against the server. Without one, relative_noise is needed.
     relative_noise : float, default=0.0
-        beta of appendix A: the noise over the standard deviation of what it is added to. For experiments: it has no
-        epsilon.
+        The standard deviation of the noise over the standard deviation of what it is added to, beta of appendix A. For
+        experiments: this noise has no epsilon.
     averaging : "landmarks" or "gradients", default="landmarks"
         Whether the clients' landmarks (15) or their gradients (16) are averaged. Gradients with calibrated noise are
         always averaged.
@@ -62,7 +65,7 @@ class PerturbedCodes(CodedRowsStrategy):
 
     #: The answer that sends codes with calibrated noise.
     codes_answer: ClassVar[Askable[..., Any]]
-    #: Replacing a row, because codes of each row show how many there are.
+    #: The guarantee is for replacing a row: because each row has a code, the number of rows is not hidden.
     relation: ClassVar[Relation | None] = "replace"
 
     perturb: str = parameter("data")
@@ -102,7 +105,7 @@ class PerturbedCodes(CodedRowsStrategy):
                 raise ValueError(sentence)
 
     def what_the_server_can_compute(self) -> list[str]:
-        """Say what the noise is worth."""
+        """Return the notes of the privacy report that say what the noise protects."""
         notes = []
         if self.perturb not in ("data", self.codes):
             (note,) = super().what_the_server_can_compute()
@@ -129,14 +132,14 @@ class PerturbedCodes(CodedRowsStrategy):
 
     @property
     def coded_rows(self) -> str:
-        """The name of the rows from which everything is computed."""
+        """The name of the rows whose codes clients send: noisy rows if perturb is "data"."""
         return NOISY_ROWS if self.perturb == "data" else ""
 
     # Rounds and budget.
 
     @property
     def landmarks_cost_epsilon(self) -> bool:
-        """Whether every round of Algorithm 1 is a release; noisy rows have paid for everything."""
+        """Whether every round of Algorithm 1 is a release. It is not if it uses noisy rows, which are paid for."""
         return self.epsilon is not None and self.perturb != "data"
 
     @property
@@ -159,11 +162,11 @@ class PerturbedMap(PerturbedCodes, FederatedMap):
 
     @property
     def squares_distances(self) -> bool:
-        """Whether distances are squared first, which would spoil noisy ones."""
+        """Whether distances are squared first. Noisy distances are not, because squaring magnifies their noise."""
         return self.perturb != "distances"
 
     def distances_to(self, Y: Floats) -> Generator[Round, list[Reply], list[Reply]]:
-        """Gather the distances of all rows to the landmarks: of noisy rows, or with noise, or as they are."""
+        """Gather the distances of all rows to the landmarks: of noisy rows, or with noise on them, or without noise."""
         if self.perturb == "distances" and self.epsilon is not None and self.max_norm is not None:
             frame = self._landmark_frame(self.max_norm)
             question = PerturbedMapClient.clipped_distances.asked(
@@ -243,7 +246,7 @@ class FedSpeClustPerturbed(PerturbedCodes, FedSpeClust):
     def kernel_with(
         self, Y: Floats, bandwidth: float
     ) -> Generator[Round, list[Reply], list[Reply]]:
-        """Gather the kernel values of all rows with the landmarks: of noisy rows, or with noise, or as they are."""
+        """Gather all rows' kernel values with the landmarks: of noisy rows, or with noise on them, or without noise."""
         if self.perturb == "kernel" and self.epsilon is not None and self.max_norm is not None:
             frame = self._landmark_frame(self.max_norm)
             question = FedSpeClustPerturbedClient.landmark_kernel_on_grid.asked(
@@ -262,7 +265,7 @@ class FedSpeClustPerturbed(PerturbedCodes, FedSpeClust):
 
 
 def distances_moved(max_norm: float, n_landmarks: int) -> Bound:
-    """Return how far apart the distances of two rows of this norm can be: each as far as the rows."""
+    """Return how far apart the distances of two rows of norm max_norm can be: each as far as the rows are."""
     words = "the client clips every row, and every distance to what a row of this norm can have"
     return Bound(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
 
@@ -272,7 +275,7 @@ class PerturbedMapClient(PerturbedRowsClient, FederatedMapClient):
 
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
     def noisy_distances(self, Y: Floats, *, relative_noise: float) -> Floats:
-        """Return B_p with relative noise."""
+        """Return B_p, the distances of the client's rows to the landmarks, with relative noise."""
         return add_relative_noise(
             landmark_distances(self.rows, Y), relative_noise, self.noise_source
         )
@@ -284,8 +287,9 @@ class PerturbedMapClient(PerturbedRowsClient, FederatedMapClient):
     def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
         """Return B_p of rows of norm at most ``max_norm``, as integers for the noise.
 
-        A distance is the truncated root of an exact integer. A row of norm R has a distance between ``||y|| - R`` and
-        ``||y|| + R`` from y. Rounding beyond is cut off, so that no two rows' distances are more than 2 R apart.
+        A distance is the truncated root of an exact integer. A row of norm at most R has a distance between
+        ``||y|| - R`` and ``||y|| + R`` from y. Distances that rounding puts outside are clipped, so that no two rows'
+        distances are more than 2 R apart.
         """
         rows = self.enter(*frame)
         points, zeros = rows.points(Y), np.zeros(Y.shape[1])
@@ -322,7 +326,7 @@ class FedSpeClustPerturbedClient(PerturbedRowsClient, FedSpeClustClient):
 
     @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
     def noisy_kernel(self, Y: Floats, *, bandwidth: float, relative_noise: float) -> Floats:
-        """Return K(X_p, Y) with relative noise."""
+        """Return K(X_p, Y), the kernel values of the client's rows with the landmarks, with relative noise."""
         return add_relative_noise(
             gaussian_kernel(self.rows, Y, bandwidth), relative_noise, self.noise_source
         )

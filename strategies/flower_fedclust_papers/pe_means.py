@@ -1,6 +1,6 @@
 """PE-means: k-means from noisy votes on candidates that evolve (arXiv 2606.00342, 2026).
 
-The paper's rows are in one place; here the votes are sums over clients, and nothing else leaves them.
+The paper has all rows in one place. Here clients send only the numbers of votes of their rows, which are added up.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from flower_fedclust.strategies.common.small_clusters import clustered
 
 Floats = NDArray[np.float64]
 
-#: The mutants' steps: their length as a fraction of the radius, and the index of Levy's law.
+#: The random steps from candidates to their mutants: their length over the radius, and the index of Levy's law.
 STEP, BETA = 0.01, 1.75
-#: Candidates of the first population that are packed; the others are drawn from the ball, because packing is slow.
+#: The most candidates of the first population that are spread out by packing, which is slow; the others are drawn
+#: uniformly from the ball.
 MOST_PACKED = 200
-#: Attempts for each point of a packing, and halvings of the distance.
+#: The attempts to place each point of a packing, and the bisection steps for the distance between points.
 PACKING_ATTEMPTS, PACKING_STEPS = 100, 8
-#: Rows for each mutant.
+#: How many rows there are, on average, for each mutant.
 ROWS_A_MUTANT = 5
 #: The largest number of entries of all candidates together: 8 MB, which every client receives.
 MOST_ENTRIES = 2**20
@@ -46,25 +47,26 @@ N_INIT, N_INIT_LAST = 3, 10
 
 
 class PEMeans(ClippedStrategy):
-    """PE-means: each generation, rows vote for the nearest candidate, and the next candidates are mutants of the best.
+    """PE-means: rows vote for the nearest of some candidate centers, and the next candidates are mutants of the best.
 
     Parameters
     ----------
     max_norm : float, optional
-        The radius of the ball about ``origin`` to which every client clips its rows, and which the first candidates
-        fill; needed. It is public, and must not be computed from the data; the paper takes it from the rows without
-        paying.
+        The radius of the ball around ``origin`` to which every client clips its rows, and from which the first
+        candidates are taken; needed. It is public, and must not be computed from the data. The paper takes it from the
+        rows, without spending budget on it.
     epsilon : float, default=1.0
         The privacy budget of the whole run, for one row that is added or removed.
     origin : array-like of shape (n_columns,), optional
-        The public center of the ball; 0 by default. The paper takes the mean of the rows without paying.
+        The public center of the ball; 0 by default. The paper takes the mean of the rows, without spending budget.
     n_rows : int, optional
         The number of all rows, if it is public, as in the paper; otherwise the budget pays for a noisy count.
     n_rounds : int, default=8
-        Generations. The paper's number is :meth:`generations`, which grows with the columns and with epsilon.
+        The number of generations, each of which is one vote. The paper's number is :meth:`generations`, which grows
+        with the columns and with epsilon.
     n_directions : int, optional
-        Votes are taken in a random projection to this many directions, and a last step leaves the projection; by
-        default in all columns. The paper takes 16 where there are more than 32 columns.
+        If given, rows are projected to this many random directions for the votes, and a last step finds the centers in
+        all columns. By default votes are taken in all columns. The paper takes 16 if there are more than 32 columns.
 
     References
     ----------
@@ -100,7 +102,7 @@ class PEMeans(ClippedStrategy):
             checked_point("origin", self.origin)
 
     def protocol(self) -> Protocol:
-        """Vote, cluster the candidates, mutate; at the end leave the projection, if there is one."""
+        """Let rows vote, cluster the candidates and mutate them; at the end leave the projection, if there is one."""
         assert self.max_norm is not None
         origin = (
             np.zeros(self.n_columns)
@@ -114,7 +116,7 @@ class PEMeans(ClippedStrategy):
             drawn = self.rng.standard_normal((self.n_columns, self.n_directions)) / math.sqrt(
                 self.n_directions
             )
-            # On the clients' grid a direction has a norm of at most 1; shortening all alike moves no vote.
+            # Clients need directions of norm at most 1 on their grid. Shortening all by one factor changes no vote.
             directions = directions_onto_grid(
                 drawn / max(float(np.linalg.norm(drawn, axis=0).max()), 1.0)
             )
@@ -146,7 +148,7 @@ class PEMeans(ClippedStrategy):
                 PEMeansClient.votes.asked(candidates, directions, frame=frame), parts=["votes"]
             )
             variance = received.noise[0] ** 2
-            # Where votes are mostly noise, fewer candidates get more votes each.
+            # If votes are mostly noise, the next generation has fewer candidates, each with more votes.
             if votes @ votes - len(votes) * variance < len(votes) * variance:
                 n_mutants = max(1, n_mutants // 2)
             n_init = N_INIT_LAST if generation == self.n_rounds - 1 else N_INIT
@@ -163,7 +165,7 @@ class PEMeans(ClippedStrategy):
     ) -> Generator[Round, Total, Floats]:
         """Return the noisy means, in all columns, of the rows nearest to each center in the projection.
 
-        The budget pays for independent noise in every column. The authors' code adds one number to all columns, and
+        The noise is independent in every column. The authors' code adds one random number to all columns, and
         calibrates it for two releases fewer than there are.
         """
         question = PEMeansClient.projected_sums.asked(centers, directions, frame=frame)
@@ -212,7 +214,7 @@ def in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generat
 def packed_in_ball(
     n_points: int, n_columns: int, radius: float, rng: np.random.Generator
 ) -> Floats:
-    """Spread points over a ball, each at some distance from the earlier ones; bisection finds the largest distance."""
+    """Spread points over a ball, at least some distance apart; bisection finds the largest possible distance."""
 
     def packed(distance: float) -> Floats | None:
         points = np.empty((n_points, n_columns))
@@ -277,7 +279,7 @@ class PEMeansClient(FrameClient):
 
     @by_row(votes=Sent("number of rows nearest to each candidate", counts="every row"))
     def votes(rows: Rows, candidates: Floats, directions: Floats) -> Term:
-        """Count votes in public directions; an empty array of directions means all columns."""
+        """Count votes for the nearest candidate in public directions; no directions mean all columns."""
         return at(rows.projected(directions).nearest(candidates), len(candidates))
 
     @by_row(

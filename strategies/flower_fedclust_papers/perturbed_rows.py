@@ -20,7 +20,7 @@ from flower_fedclust.privacy.releases import NoisePlace
 
 Floats = NDArray[np.float64]
 
-#: The name by which a round works on these rows.
+#: The name by which rounds refer to these rows.
 NOISY_ROWS = "noisy rows"
 
 
@@ -29,10 +29,10 @@ def perturb_rows(
 ) -> Generator[Round, list[Array], None]:
     """Have every client add noise to its rows, once, and keep them as ``NOISY_ROWS`` (FedSC, equation 22).
 
-    With an epsilon, rows are clipped to max_norm (tau_X of FedSC, Proposition 3.7): differential privacy for each
-    record, against the server too. relative_noise is for experiments without an epsilon: the standard deviation of the
-    noise over the deviation of the client's entries. Its scale depends on rows that are not clipped, so nothing is
-    promised.
+    With an epsilon, rows are clipped to max_norm (tau_X of FedSC, Proposition 3.7), and each record is differentially
+    private, also against the server. ``relative_noise`` is for experiments without an epsilon: the standard deviation
+    of the noise over the standard deviation of the client's entries. The rows are then not clipped and the noise
+    depends on them, so there is no guarantee.
     """
     if max_norm is not None and relative_noise > 0:
         raise ValueError(

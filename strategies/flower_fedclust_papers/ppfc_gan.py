@@ -35,15 +35,15 @@ N_LATENT = 10
 
 
 class PPFCGAN(ProtocolStrategy):
-    """Federated deep clustering of synthetic rows: one round, whose rows resemble the clients' and are not private.
+    """Federated deep clustering of synthetic rows, in one round; the rows resemble the clients' and are not private.
 
     Each client trains a generative adversarial network on its own rows and sends rows that the network makes. The
     server trains an autoencoder on all of them and clusters its codes. With the encoder and the centers, each client
     finds the clusters of its true rows by itself. Because the synthetic rows of all clients come together, it does not
     matter which client has which clusters.
 
-    The paper promises privacy because no true row is sent. But nothing keeps a GAN from repeating its training rows,
-    least of all when there are few, and no mechanism covers what it makes. The privacy report says so.
+    The paper promises privacy because no true row is sent. But nothing prevents a GAN from repeating its training rows,
+    in particular if there are few, and no privacy mechanism covers the synthetic rows. The privacy report says so.
 
     This class follows the paper's summary: a GAN in each client, "a deep clustering network on the synthetic data",
     "k cluster centroids" that go to the clients. We chose the rest:
@@ -53,7 +53,7 @@ class PPFCGAN(ProtocolStrategy):
     - The GAN is small too, and works on columns that each client standardizes by itself; see
       :func:`~flower_fedclust_papers.networks.gan.synthetic_rows`. The program of the authors' SDA-FC feeds the
       generator one of k random classes besides noise; here it gets only noise.
-    - A client makes as many rows as it has, so its weight is the same as with its own rows.
+    - A client makes as many rows as it has, so that it counts as much as with its own rows.
 
     With 4 clients whose rows are drawn at random, the mean accuracy over three seeds is 0.90 on Iris, 0.90 on breast
     cancer and 0.77 on moons; He et al. 2025, Table 5, report 0.89, 0.82 and 0.76. On digits it is 0.67, where k-means
@@ -70,8 +70,8 @@ class PPFCGAN(ProtocolStrategy):
     n_pretraining_epochs : int, optional
         How often the autoencoder goes through the synthetic rows; defaults to as often as 1,000 steps take.
     n_targets : int, default=30
-        The most times that DEC computes target assignments and approaches them. With 0 the clusters come from a
-        k-means of the autoencoder's codes.
+        The most target assignments that DEC computes and trains towards. With 0 the clusters come from a k-means of the
+        autoencoder's codes.
     n_hidden : int, default=128
         Units of each hidden layer of the autoencoder.
     n_latent : int, optional
@@ -159,7 +159,7 @@ class PPFCGAN(ProtocolStrategy):
 
 
 class PPFCGANClient(ProtocolClient):
-    """Sends rows that its GAN makes."""
+    """A client that trains a GAN on its rows and sends rows that the GAN makes."""
 
     @answers(Sent("synthetic rows that the client's GAN makes", "codes", has_columns=True))
     def synthetic_rows(self, *, n_synthetic: int, n_epochs: int, random_state: int) -> Floats:

@@ -1,8 +1,8 @@
 """The rank constraint of SPP-FGC: graphs with as many connected components as there are clusters.
 
-Equations and sections are those of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
-private graph aggregation framework". Its equations (6), (13), (22) and (35) leave out the positive part; this module
-solves the problems (19) and (32) from which they follow.
+Numbers in brackets are equations of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
+private graph aggregation framework". In its solutions (6), (13), (22) and (35) negative weights are not set to 0. This
+module solves the problems (19) and (32), from which they follow.
 
 Rows are (n_rows, n_columns); C is ``n_clusters``, and k is ``n_neighbors``.
 """
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Graph = TypeVar("Graph")
 
-#: Most steps that double or halve lambda until the graph has as many components as clusters.
+#: The most steps that double or halve the penalty lambda until the graph has as many components as clusters.
 RANK_STEPS = 60
 
-#: Up to so many rows a dense decomposition is faster than Lanczos' method.
+#: Up to this number of rows, a dense eigendecomposition is faster than Lanczos' method.
 DENSE_ROWS = 500
 
 
 def constrained_client_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
-    """Return a client's E^p with n_clusters components, if there are more rows than clusters."""
+    """Return a client's graph E^p; if there are more rows than clusters, it has n_clusters components."""
     wanted = neighbors_of_client(len(rows), n_clusters, n_neighbors)
     return (
         rank_constrained_graph(rows, n_clusters, wanted)
@@ -50,9 +50,10 @@ def constrained_client_graph(rows: Floats, n_clusters: int, n_neighbors: int) ->
 def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
     """Return E^p with the rank constraint of problem (3): as many components as clusters (equations 5, 6, 15 to 22).
 
-    For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i - f_j||^2``, between rows to which
-    ``sqrt(lambda) f`` is appended. lambda begins at gamma (27). A component has at least k + 1 rows, which limits k; if
-    there are too many components without F, k is doubled first.
+    F are the bottom eigenvectors of the graph, found in turn with the graph itself. For given F, problem (19) has for
+    rows i and j the distance ``||x_i - x_j||^2 + lambda ||f_i - f_j||^2``: the distance of rows to which ``sqrt(lambda)
+    f`` is appended. lambda begins at gamma (27). A component has at least k + 1 rows, which limits k. If the graph has
+    too many components even without F, k is doubled first.
     """
     centered = rows - rows.mean(axis=0)
     n_neighbors = max(min(n_neighbors, len(rows) // n_clusters - 1), 1)
@@ -94,7 +95,7 @@ def _of_rank(
 
 
 def mean_gamma(rows: Floats, n_neighbors: int) -> float:
-    """Return gamma (equation 27): the mean over rows of ``k/2 d_k+1 - 1/2 sum_j d_j``, in squared units of the rows."""
+    """Return gamma (27): the mean over rows of ``k/2 d_k+1 - 1/2 sum_j d_j``, from squared distances d to neighbors."""
     from sklearn.neighbors import NearestNeighbors
 
     n_wanted = min(n_neighbors + 1, len(rows) - 1)
@@ -142,7 +143,7 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
     """Return S, the nearest graph to E* with as many components as clusters (problem 11, equation 32).
 
     Row i of S is the projection of ``e*_i - lambda/2 ||f_i - f_j||^2`` onto the simplex; F are the bottom eigenvectors
-    of its Laplacian. The paper's (13) and (35) solve another problem, with distances between rows that the server does
+    of the Laplacian of S. The paper's (13) and (35) solve another problem, whose distances between rows the server does
     not have.
     """
     from scipy.sparse import csr_array, vstack

@@ -1,7 +1,8 @@
 """SPP-FGC+ (He, Wang, Tang, Wang, Wang and Nie, Algorithm 2): SPP-FGC on codes that an autoencoder learns in rounds.
 
-Z_k are the codes of client k's rows, P_g the global prototypes; E^p, P_k and E* are as in Algorithm 1. Comments give
-the lines of the algorithm.
+Z_k are the codes of client k's rows, and P_g the global prototypes: the mean codes of the clusters. A client's graph
+E^p and prototypes P_k, and the global graph E*, are as in Algorithm 1 (:mod:`flower_fedclust.strategies.spp_fgc`).
+Comments give the lines of Algorithm 2.
 
 docs/shape.md shows how a ``yield`` here becomes a round of Flower.
 """
@@ -62,30 +63,30 @@ Labels = NDArray[np.intp]
 #: The exponent of the unit in which the losses of clients are summed.
 LOSS_EXPONENT = -20
 
-#: By default a code has this many numbers, or as many as there are principal axes that hold this fraction of the rows'
-#: variance, if these are more.
+#: By default a code has the first number of entries or, if that is more, as many as the principal axes that together
+#: hold the second number, a fraction, of the rows' variance.
 FEWEST_LATENT, HELD_VARIANCE = 10, 0.7
 
-#: Codes of more numbers are joined by the neighbors that their rows share, not by distances alone.
+#: If codes have more entries than this, edges of the graph depend on shared neighbors, not on distances alone.
 MOST_FOR_DISTANCES = 10
 
 
 class SPPFGCPlus(ProtocolStrategy):
-    """SPP-FGC on learned codes: for images, and other rows without clusters of their own. Needs PyTorch.
+    """SPP-FGC on learned codes, for images and other rows whose own distances show no clusters. Needs PyTorch.
 
     Each client trains a variational autoencoder (VAE) on its rows. In each round it sends the graph and the prototypes
     of its codes as in :class:`SPPFGC`. The server finds clusters and sends back their mean codes: the global prototypes
     P_g, towards which the clients continue to train (equation 14).
 
     The paper does not say how the codes of different clients become comparable. Here all clients begin with the same
-    layers, and the server averages the layers after every round. If layers stay at the clients, they drift apart (rings
-    in 20 columns: 0.50 instead of 1.00). The following also helps, and is not in the paper:
+    layers, and the server averages the layers after every round. If layers stayed at the clients, they would drift
+    apart (accuracy on rings in 20 columns: 0.50 instead of 1.00). The following also helps, and is not in the paper:
 
     - The network begins linear, so that the first codes are coordinates along the principal axes of all rows, found
       from sums. A code that is as wide as its row begins as the row, with no training before the first graph.
     - A row is drawn to the mean code of the cluster that the server's graph found for it. Deep embedded clustering
-      draws it to the nearest mean, which cuts clusters that are not round if clustering_weight is large.
-    - As in :class:`SPPFGC`, a client has several prototypes for each cluster, instead of its DEC clusters.
+      (DEC) draws it to the nearest mean, which cuts clusters that are not round if clustering_weight is large.
+    - As in :class:`SPPFGC`, a client has several prototypes for each cluster; in the paper they are its DEC clusters.
     - If a code has more than 10 numbers, edges of the graph are weighted by the nearest rows that both rows share,
       because distances alone say less in many dimensions.
 
@@ -96,28 +97,28 @@ class SPPFGCPlus(ProtocolStrategy):
     Parameters
     ----------
     n_clusters : int
-        C.
+        The number of clusters, C in the paper.
     n_rounds : int, default=5
-        T: rounds of training towards the global prototypes.
+        The number of rounds of training towards the global prototypes, T in the paper.
     n_pretraining_rounds : int, default=6
-        Earlier rounds, without prototypes; none if a code is as wide as its row.
+        The number of rounds of training before these, without prototypes; none if a code is as wide as its row.
     n_local_steps : int, default=50
-        Steps of a client in a round, of 128 rows each; at least one pass over its rows.
+        Steps of a client in a round, of 128 rows each; a client goes through its rows at least once.
     n_latent : int, optional
-        Numbers of a code, at most the number of columns. By default 10, or if these are more, as many principal axes as
-        hold 70% of the variance of all rows (up to half of n_hidden).
+        The number of entries of a code, at most the number of columns. By default it is 10 or, if that is more, the
+        number of principal axes that together hold 70% of the variance of all rows (up to half of n_hidden).
     n_hidden : int, default=256
-        Units between the two layers of the encoder, and of the decoder.
+        The number of units between the two layers of the encoder, and of the decoder.
     clustering_weight : float, default=0.15
-        lambda of equation (14), beside the mean squared error of an entry.
+        The weight lambda of the clustering loss in equation (14), relative to the mean squared error of an entry.
     n_neighbors : int, default=10
-        The largest k of the graph, as in :class:`SPPFGC`.
+        The most neighbors of a row in a client's graph, as in :class:`SPPFGC`.
     n_prototypes : int, optional
         Prototypes of each client, as in :class:`SPPFGC`.
     epsilon : float, optional
-        Adds the paper's Laplace noise to the prototypes (equation 8), such that all rounds together would spend epsilon
-        if the sensitivities of appendix C.II held and codes did not depend on rows. Neither is true: it is for
-        comparison, and the report promises nothing.
+        Adds the paper's Laplace noise to the prototypes (equation 8). All rounds together would spend epsilon if the
+        sensitivities of appendix C.II were right and the layers that make codes did not depend on rows. Neither is
+        true. The noise is for comparison, and the report promises nothing.
     delta : float, default=1e-6
         The delta of that epsilon.
     max_l1_norm : float, optional
@@ -149,7 +150,7 @@ class SPPFGCPlus(ProtocolStrategy):
     epsilon: float | None = parameter(None, above=0, at_most=1000)
     delta: float = parameter(1e-6, above=0, below=1)
     max_l1_norm: float | None = parameter(None, above=0)
-    #: The noise would protect against the server.
+    #: Clients add the noise, which would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     # The server half.
@@ -191,7 +192,7 @@ class SPPFGCPlus(ProtocolStrategy):
     def _first_layers(self) -> Generator[Round, Any, tuple[tuple[Floats, Floats], list[Floats]]]:
         """Return the origin and the scale that normalize the rows together, and the first layers.
 
-        By these layers, codes are coordinates along the principal axes, or the rows if codes are as wide.
+        With these layers, codes are coordinates along the principal axes or, if codes are as wide as rows, the rows.
         """
         moments, around = yield from column_moments()
         scale = float(np.sqrt(np.mean(moments.deviation**2)))
@@ -264,7 +265,7 @@ class SPPFGCPlus(ProtocolStrategy):
 
     @property
     def _n_pretraining_rounds(self) -> int:
-        """None if codes begin as the rows: without prototypes there is nothing to learn."""
+        """The number of pretraining rounds: 0 if codes begin as rows, because a graph can then come first."""
         return 0 if self._codes_are_rows else self.n_pretraining_rounds
 
     def privacy_notes(self) -> list[str]:
@@ -291,7 +292,7 @@ class SPPFGCPlus(ProtocolStrategy):
         }
         if self.epsilon is None:
             return wanted
-        # Means and covariances in each round.
+        # Two noisy releases in each graph: means and covariances.
         share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
         multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
         bound = (

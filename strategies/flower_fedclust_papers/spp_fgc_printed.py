@@ -1,7 +1,8 @@
-"""SPP-FGC as its paper prints it (He, Wang, Tang, Wang, Wang and Nie, Algorithm 1), and what its parts are worth.
+"""SPP-FGC as its paper prints it (He, Wang, Tang, Wang, Wang and Nie, Algorithm 1), to compare its parts with ours.
 
-The clients' graphs and S have as many components as there are clusters (equations 5, 11 and 32), prototypes come from a
-Gaussian mixture and carry the paper's noise, E* is exp(-KL), and the clusters are a k-means of the rows of S.
+The clients' graphs E^p, and the server's graph S, have as many components as there are clusters (equations 5, 11 and
+32). Prototypes come from a Gaussian mixture and carry the paper's noise. In the global graph E* the similarity of
+prototypes is exp(-KL). The clusters are a k-means of the rows of S.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ MOST_ROWS_OF_S = 8000
 class SPPFGCPrinted(SPPFGC):
     """SPP-FGC as its paper prints it, for comparison: it does not work as well.
 
-    On Iris with two clients its accuracy is 0.7. Each parameter but the last two replaces a part of the recipe by the
-    part that :class:`~flower_fedclust.SPPFGC` has.
+    On Iris with two clients its accuracy is 0.7. Each of the first four parameters can replace one step of the paper by
+    the step that :class:`~flower_fedclust.SPPFGC` has.
 
     Parameters
     ----------
@@ -78,11 +79,11 @@ class SPPFGCPrinted(SPPFGC):
         With "clr": a k-means of the rows of S (Algorithm 1, line 15); or the components of S if there are n_clusters,
         and otherwise a k-means of its eigenvectors.
     epsilon : float, optional
-        The paper's epsilon, which promises nothing: the scale of the Laplace noise of equation (8) on the means and on
-        the covariances, with the sensitivities of appendix C.II, which assume that clusters do not change with a row.
-        Needs ``max_l1_norm``.
+        The paper's epsilon, which promises nothing. It sets the scale of the Laplace noise on the means and on the
+        covariances (equation 8), with the sensitivities of appendix C.II. These wrongly assume that clusters do not
+        change with a row. Needs ``max_l1_norm``.
     max_l1_norm : float, optional
-        R: rows are clipped to this L1 norm (1 in the paper). It is public, and must not be computed from the data.
+        Rows are clipped to this L1 norm R (1 in the paper). It is public, and must not be computed from the data.
 
     References
     ----------
@@ -105,7 +106,7 @@ class SPPFGCPrinted(SPPFGC):
     assignment: Literal["rows-of-s", "components"] = parameter("rows-of-s")
     epsilon: float | None = parameter(None, above=0)
     max_l1_norm: float | None = parameter(None, above=0)
-    #: The noise would protect against the server.
+    #: Clients add the noise, which would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def check_complete(self) -> None:
@@ -114,7 +115,7 @@ class SPPFGCPrinted(SPPFGC):
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
-        """Gather what each client computes in lines 5 to 8."""
+        """Gather the graph and the prototypes that each client computes in lines 5 to 8."""
         replies = yield Gather(
             SPPFGCPrintedClient.printed_graph.asked(
                 n_clusters=self.n_clusters,
@@ -221,12 +222,12 @@ class SPPFGCPrintedClient(SPPFGCClient):
 def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Labels:
     """Return the clusters of a Gaussian mixture (Algorithm 1, line 6), numbered without a gap."""
     n_components = min(n_clusters, len(np.unique(rows, axis=0)))
-    # scikit-learn adds a constant to the variances, whatever the unit of the rows.
+    # Rows are scaled first, because scikit-learn adds a constant to variances that does not depend on their unit.
     offsets = rows - rows.mean(axis=0)
     offsets /= np.abs(offsets).max() or 1.0
     mixture = GaussianMixture(n_components, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it has not converged
+        warnings.simplefilter("ignore")  # a warning that the mixture has not converged
         labels = mixture.fit_predict(offsets) if len(rows) > 1 else np.zeros(1, dtype=np.intp)
     return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
@@ -236,9 +237,9 @@ def noisy_as_in_the_paper(
 ) -> Prototypes:
     """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II, which guarantees nothing.
 
-    The sensitivities ``2 R / N_min`` and ``(2 sqrt(2) + 4) R^2 / N_min`` assume fixed clusters, and the latter bounds
-    the Frobenius norm of the covariance, where Laplace noise needs the L1 norm. N_min, the size of the client's
-    smallest cluster, depends on the rows. The counts have no noise.
+    The sensitivities, ``2 R / N_min`` of means and ``(2 sqrt(2) + 4) R^2 / N_min`` of covariances, assume fixed
+    clusters. The second bounds the Frobenius norm of a covariance, but Laplace noise needs its L1 norm. N_min, the size
+    of the client's smallest cluster, depends on the rows. The counts have no noise.
     """
     smallest = float(prototypes.counts.min())
     of_means = 2.0 * max_l1_norm / smallest / epsilon

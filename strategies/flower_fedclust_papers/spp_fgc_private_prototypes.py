@@ -48,16 +48,16 @@ Floats = NDArray[np.float64]
 class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
     """SPP-FGC in which the prototypes, and nothing else, are private against the server.
 
-    The same as :class:`~flower_fedclust.SPPFGC`, but a row belongs to the nearest of centers that all clients share and
-    noisy sums find. The counts, sums and products of each client's rows in each cell carry Laplace noise and make up
-    its prototypes. With the centers they are (epsilon, delta)-private. The graph and the prototype of each row still
-    leave the client without noise, so that the run as a whole has no epsilon. :class:`~flower_fedclust.SPPFGCSums` has
-    one.
+    The same as :class:`~flower_fedclust.SPPFGC`, except for the prototypes. Noisy sums find centers that all clients
+    share, and the rows nearest to a center are a cell. Each client sends the count, the sum and the products of its
+    rows in each cell, with Laplace noise, and the prototypes follow from these. Prototypes and centers together are
+    (epsilon, delta)-private. The graph and the prototype of each row still leave the client without noise, so the run
+    as a whole has no epsilon. :class:`~flower_fedclust.SPPFGCSums` has one.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        The prototypes of all clients together; by default as in :class:`~flower_fedclust.SPPFGCSums`.
+        The number of cells, which all clients share; by default as in :class:`~flower_fedclust.SPPFGCSums`.
     epsilon : float, default=1.0
         The privacy budget of the prototypes, and of nothing else.
     max_l1_norm : float
@@ -78,9 +78,9 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
             example={"max_l1_norm": 1.0},
         ),
     )
-    #: Nothing covers the graphs.
+    #: The run promises nothing, because no guarantee covers the graphs.
     promises = ()
-    #: Adding or removing a row: what is sent about each row is not covered.
+    #: The guarantee of the prototypes is for adding or removing a row; what is sent about each row is not covered.
     relation = "add-or-remove"
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
@@ -109,7 +109,7 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
             prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"])
             for reply in replies
         ]
-        # A noisy covariance is less certain than its count says.
+        # Because of the noise, a covariance is less certain than its count suggests.
         deviations = np.concatenate([deviation for _, deviation in changed])
         return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
 
@@ -134,9 +134,10 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
 def prototypes_of_cells(
     reply: Reply, cells: Cells, deviation: float, scale: float
 ) -> tuple[Reply, Floats]:
-    """Return a client's reply to ``cell_prototypes`` in the form of ``structural_graph``, and its covariances' noise.
+    """Convert a client's reply to ``cell_prototypes`` to the form of ``structural_graph``.
 
-    Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
+    Also returns the standard deviation of the noise in each covariance. Cells whose noisy count is nearly 0 are
+    dropped, and their rows go to the nearest remaining cell.
     ``deviation`` is the standard deviation of the products' noise, and ``scale`` the scale of the counts' noise.
     """
     own_prototypes, neighbors, weights, sums, moments, noisy_counts = reply.arrays
@@ -175,7 +176,7 @@ def prototypes_of_cells(
 
 
 def moved_by_rows(frame: Frame) -> tuple[Bound, Bound, Bound]:
-    """Return how much a row changes sums, products and counts by cell, being in one cell."""
+    """Return how much a row, which lies in one cell, changes the sums, products and counts of all cells."""
     rows = frame.rows(np.zeros((0, len(frame.origin))))
     sums, of_products, counts = (term.bound for term in (total(rows), products(rows), count(rows)))
     return sums, of_products, counts

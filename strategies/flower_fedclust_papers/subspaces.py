@@ -1,4 +1,4 @@
-"""Clustering rows by the subspaces that they lie in: self-expression, the graphs made of it, and bases.
+"""Clustering rows by the subspaces that they lie in: expressing rows by other rows, graphs of rows, and bases.
 
 A subspace here goes through the origin. Rows are compared by their directions, up to the sign: x and -x span one line.
 
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: Largest duality gap of a row's self-expression, as a part of ``||x||^2 / 2``.
+#: A row's self-expression is final when its duality gap is at most this fraction of ``||x||^2 / 2``.
 EXPRESSION_TOLERANCE = 1e-4
 
-#: Most steps. Some hundreds are usual, and a few thousand for almost collinear rows.
+#: The most steps of a self-expression. Some hundreds are usual, and a few thousand for almost collinear rows.
 MAX_EXPRESSION_STEPS = 10_000
 
-#: Smaller cosines are rounding errors of orthogonal rows.
+#: Smaller cosines count as 0: they are rounding errors of orthogonal rows.
 ORTHOGONAL = 1e-12
 
 #: Steps between two checks of the duality gaps; a check costs as much as two steps.
 _STEPS_PER_LOOK = 10
 
-#: The penalty parameter of ADMM, in penalties of the Lasso; and its over-relaxation, between 1 and 2.
+#: Two parameters of ADMM, which solves the Lasso: its penalty, over the penalty of the Lasso; and its over-relaxation,
+#: between 1 and 2.
 _STEP_PENALTY = 10.0
 _RELAXATION = 1.8
 
@@ -86,7 +87,7 @@ def _expression_of(
     tolerance: float,
     max_steps: int,
 ) -> csr_array:
-    """Return the rows of C that belong to a block. Inside, they are columns: a column for each row of the block."""
+    """Return the rows of C for a block of rows. In the computation each of them is a column."""
     from scipy.sparse import csr_array
 
     expressed = np.zeros((len(rows), len(rows[block])))
@@ -94,7 +95,7 @@ def _expression_of(
     products = rows @ rows[block].T
     penalties = _largest(products, same_group) / alpha
     lengths = np.einsum("ij,ij->i", rows[block], rows[block])
-    # Columns that have not converged, with ADMM's sparse copy and scaled multiplier of each.
+    # The columns that have not converged, and for each of them ADMM's sparse copy and scaled multiplier.
     longest = np.linalg.norm(rows, axis=1).max()
     left = np.flatnonzero(penalties * alpha > ORTHOGONAL * longest * np.sqrt(lengths))
     sparse = np.zeros((len(rows), len(left)))
@@ -160,7 +161,7 @@ def _duality_gaps(
 ) -> Floats:
     """Return an upper bound on how far the objective of each column is above its minimum.
 
-    The residual, made short enough that its product with no row is above the penalty, is a point of the dual problem.
+    The residual, shortened until its product with every row is at most the penalty, is a point of the dual problem.
     """
     residuals = expressed - sparse.T @ rows
     largest = _largest(rows @ residuals.T, same_group)
@@ -177,7 +178,7 @@ def _duality_gaps(
 
 
 def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
-    """Return the graph ``|C| + |C|'``, of what :func:`self_expression` returns.
+    """Return the graph ``|C| + |C|'``, where C comes from :func:`self_expression`.
 
     The weight between two groups is the sum over their pairs of rows.
     """
@@ -190,9 +191,9 @@ def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
 def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) -> csr_array:
     """Return the graph of thresholding-based subspace clustering (Heckel and Bölcskei 2015) of rows of norm 1 or 0.
 
-    The weight between two rows is ``exp(-2 arccos |x_i . x_j|)`` if each is among the other's q nearest by angle
-    (``n_neighbors``), half of it if only one is, and 0 if they are orthogonal. Rows of one group are not neighbors; the
-    weight between two groups is the sum over their pairs of rows.
+    The weight between two rows is ``exp(-2 arccos |x_i . x_j|)`` if each is among the other's q nearest by angle (q is
+    ``n_neighbors``), half of that if only one of them is, and 0 if they are orthogonal. Rows of one group are never
+    neighbors. The weight between two groups is the sum over their pairs of rows.
     """
     from scipy.sparse import csr_array
 
@@ -268,7 +269,7 @@ def subspace_embedding(
 
 
 def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | None = None) -> Floats:
-    """Return an orthonormal basis of the subspace in or near which rows lie: their top singular vectors."""
+    """Return an orthonormal basis of the subspace in or near which the rows lie: their top right singular vectors."""
     _, values, vectors = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
     if n_dimensions is None:

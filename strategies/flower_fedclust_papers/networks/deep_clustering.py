@@ -1,6 +1,7 @@
 """Deep embedded clustering (DEC): an autoencoder's codes, moved until each lies close to one of a few centers.
 
-The paper's steps are :func:`pretrained_autoencoder`, k-means of the codes, and :func:`refined_clusters`.
+The paper's steps are :func:`pretrained_autoencoder`, k-means of the codes, and :func:`refined_clusters`. Sections and
+equations refer to the paper:
 
 Xie, Girshick and Farhadi, "Unsupervised deep embedding for clustering analysis", ICML 2016.
 """
@@ -38,10 +39,10 @@ N_STEPS = 1000
 #: Rows in a step, and Adam's learning rates for the autoencoder and for the clusters.
 BATCH_SIZE, LEARNING_RATE, CLUSTERING_RATE = 256, 1e-3, 2e-4
 
-#: Twice the penalty on the autoencoder's squared weights. Without it, similar rows get codes far apart.
+#: Twice the penalty on the autoencoder's squared weights. Without the penalty, similar rows get codes far apart.
 WEIGHT_DECAY = 1e-3
 
-#: Steps towards a target before the next is computed.
+#: The number of training steps towards a target P before the next target is computed.
 STEPS_PER_TARGET = 50
 
 #: The clusters are final when at most this fraction of the rows has changed its cluster since the last target
@@ -54,8 +55,8 @@ class Autoencoder:
     """A trained autoencoder."""
 
     encoder: list[Floats]  #: Layers with ReLU between them.
-    decoder: list[Floats]  #: The same.
-    losses: list[float]  #: By epoch, the mean squared error of an entry.
+    decoder: list[Floats]  #: Layers with ReLU between them.
+    losses: list[float]  #: For each epoch, the mean squared error of an entry.
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,19 @@ class RefinedClusters:
 
     encoder: list[Floats]
     centers: Floats  #: The centers of the codes, of shape (n_clusters, n_latent).
-    losses: list[float]  #: By target, the mean over rows and steps of KL(P || Q).
+    losses: list[float]  #: For each target P, the mean over rows and steps of KL(P || Q).
 
 
 def common_scale(rows: Floats) -> tuple[Floats, float]:
-    """Return the means, and one scale for all columns that makes the mean square of an entry 1 (section 4.3).
+    """Return the columns' means, and one scale for all columns, by which the mean square of an entry becomes 1.
 
-    With one scale, the unit of a column says how much the column counts. If all rows are equal, the scale is 1.
+    See section 4.3. Because there is one scale, a column with larger values counts more. If all rows are equal, the
+    scale is 1.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         origin = rows[0] + (rows - rows[0]).mean(axis=0)
         offsets = rows - origin
-    # In units of the largest, because squares of huge numbers are infinite and squares of tiny ones are 0.
+    # In units of the largest offset, because squares of huge numbers are infinite and squares of tiny ones are 0.
     largest = float(np.abs(offsets).max())
     if not math.isfinite(largest):
         raise DataError(
@@ -135,10 +137,10 @@ def refined_clusters(
 ) -> RefinedClusters:
     """Move codes and centers so that each code comes nearer to one of the centers and farther from the others.
 
-    Begins with the centers of a k-means of the codes. In turn, the target P of all rows (equation 3) is computed from
-    their soft assignments Q (equation 1), and encoder and centers descend KL(P || Q) (equation 2), for one epoch or 50
-    steps, whichever is more. It ends after ``n_targets``, or when at most a fraction ``tol`` of the rows has changed
-    its cluster.
+    ``centers`` come from a k-means of the codes. Two steps alternate. First the target P of all rows (equation 3) is
+    computed from their soft assignments Q (equation 1). Then the encoder and the centers are trained to lower
+    KL(P || Q) (equation 2), for one epoch or 50 steps, whichever is more. It ends after ``n_targets`` targets, or when
+    at most a fraction ``tol`` of the rows has changed its cluster.
     """
     n_rows = len(rows)
     with repeatable("Deep clustering", random_state) as (torch, generator):
@@ -167,7 +169,9 @@ def refined_clusters(
 
 
 def soft_assignment(codes: Any, centers: Any) -> Any:
-    """Return q of equation (1), Student's t kernel of NumPy arrays or tensors, of shape (n_rows, n_clusters).
+    """Return the soft assignments q of equation (1), by Student's t kernel, of shape (n_rows, n_clusters).
+
+    Takes and returns NumPy arrays or tensors.
 
     ``q_ij = (1 + ||z_i - mu_j||^2)^-1``, divided by its sum over j.
     """
@@ -176,7 +180,7 @@ def soft_assignment(codes: Any, centers: Any) -> Any:
 
 
 def target_distribution(Q: Floats) -> Floats:
-    """Return p of equation (3): surer than Q, and not all in one cluster.
+    """Return the target p of equation (3): more certain than Q, but without all rows in one cluster.
 
     ``p_ij = q_ij^2 / f_j`` with ``f_j = sum_i q_ij``, divided by its sum over j.
     """

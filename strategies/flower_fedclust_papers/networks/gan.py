@@ -34,7 +34,7 @@ BATCH_SIZE, LEARNING_RATE, BETAS = 64, 2e-3, (0.5, 0.99)
 #: The penalty on the discriminator's squared gradient at true rows is gamma / 2.
 GAMMA = 0.1
 
-#: Decay of the running mean of the generator's weights, which moves less than the generator.
+#: The decay of the running mean of the generator's weights. The mean varies less from step to step than the generator.
 DECAY = 0.99
 
 
@@ -77,7 +77,7 @@ def column_moments(rows: Floats) -> tuple[Floats, Floats]:
     """Return mean and standard deviation of each column; the deviation of a constant column is exactly 0."""
     # Measured from the first row, because the mean of equal numbers need not equal them.
     offsets = rows - rows[0]
-    # In units of the largest, because squares of huge numbers are infinite and squares of tiny ones are 0.
+    # In units of the largest offset, because squares of huge numbers are infinite and squares of tiny ones are 0.
     largest = np.abs(offsets).max(axis=0)
     relative = np.divide(offsets, largest, out=np.zeros_like(offsets), where=largest > 0)
     return rows[0] + largest * relative.mean(axis=0), largest * relative.std(axis=0)

@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 #: Activations of hidden layers. The last layer is linear.
 ACTIVATIONS = ("relu", "tanh")
 
-#: How large a weight or bias may become in training, relative to the largest before.
+#: The largest absolute weight or bias after training is taken to be at most this many times the largest before.
 GROWTH = 256.0
 
 

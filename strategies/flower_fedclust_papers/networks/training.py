@@ -21,7 +21,7 @@ from flower_fedclust.numerics.checks import DataError
 
 Floats = NDArray[np.float64]
 
-#: A torch.Tensor and a torch.nn.Sequential; type checkers need no torch.
+#: Tensor is torch.Tensor, and Network is torch.nn.Sequential. They are Any, so that type checkers need no torch.
 Tensor: TypeAlias = Any
 Network: TypeAlias = Any
 
@@ -48,7 +48,7 @@ def one_torch_thread() -> Iterator[None]:
     torch = import_module("torch")
     with _one_at_a_time:
         n_threads = torch.get_num_threads()
-        # If something else has set the number to one already, setting it here would outlast that.
+        # If something else has already limited torch to one thread, setting the number here would outlast that limit.
         if n_threads > 1:
             torch.set_num_threads(1)
         try:
@@ -65,7 +65,7 @@ def torch_generator(random_state: int) -> Any:
 
 @contextmanager
 def repeatable(who: str, random_state: int) -> Iterator[tuple[Any, Any]]:
-    """Yield torch, which computes on one thread, and a generator with this seed, for whoever needs PyTorch."""
+    """Yield torch, computing on one thread, and a generator with this seed; ``who`` is named if torch is missing."""
     torch = require_torch(who)
     with one_torch_thread():
         yield torch, torch_generator(random_state)

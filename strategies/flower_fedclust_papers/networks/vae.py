@@ -1,7 +1,8 @@
-"""A variational autoencoder whose codes are drawn to common centers: SPP-FGC+'s VAE with the loss of DEC.
+"""A variational autoencoder (VAE) whose codes are drawn to centers that all clients share, as in SPP-FGC+.
 
 Its layers are the encoder's, then the decoder's, two each. The encoder's outputs are the mean and the logarithm of the
-variance of a row's code, side by side; the mean is the code.
+variance of a row's code, side by side; the mean is used as the code. The loss that draws codes to centers comes from
+deep embedded clustering (DEC).
 
 He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation framework",
 equation (14) and Algorithm 2. Kingma and Welling, "Auto-encoding variational Bayes", ICLR 2014. Xie, Girshick and
@@ -39,13 +40,13 @@ BATCH_SIZE, LEARNING_RATE = 128, 1e-3
 #: Weight of a code's divergence from a standard normal, relative to the mean squared error of an entry.
 DIVERGENCE_WEIGHT = 0.0015
 
-#: The target P of a row gives this much to the row's own cluster, and divides the rest among all clusters.
+#: The target P gives this probability to the row's own cluster, and divides the rest equally among all clusters.
 SURE = 0.9
 
 #: For a network that begins linear: the size of its nonlinear part, and the log-variance of its codes.
 NONLINEAR, FIRST_LOG_VARIANCE = 0.05, -4.0
 
-#: The log-variance if codes are as wide as rows: practically no noise, because there is no bottleneck.
+#: The first log-variance of codes if they have as many entries as rows: almost no noise, as there is no bottleneck.
 NO_BOTTLENECK = -20.0
 
 
@@ -54,9 +55,9 @@ class Trained:
     """Layers after training, and the losses on the way."""
 
     layers: list[Floats]
-    #: L_vae by epoch, the mean over rows of the squared error of an entry plus the divergence of the code.
+    #: L_vae for each epoch: the mean over rows of the squared error of an entry plus the divergence of the code.
     reconstruction: list[float]
-    #: L_dec by epoch, the mean over rows of KL(P || Q). Empty without centers.
+    #: L_dec for each epoch: the mean over rows of KL(P || Q). Empty without centers.
     clustering: list[float]
 
 
@@ -69,10 +70,10 @@ def new_vae(
 ) -> list[Floats]:
     """Return untrained layers, the same for everybody who has the seed; each half has ``n_hidden`` hidden units.
 
-    With orthonormal directions, of shape (n_columns, n_latent), the code of a row begins as its coordinates along them,
-    and the decoder returns the row's projection: two hidden units carry the positive and the negative part of a
-    coordinate. So training begins with the principal components, which other networks have to find first. With fewer
-    than 2 n_latent hidden units, only the first directions are used.
+    With orthonormal ``directions``, of shape (n_columns, n_latent), the code of a row is at first its coordinates along
+    them, and the decoder returns the row's projection. For each coordinate two hidden units carry its positive and its
+    negative part. If the directions are principal axes, training begins with the principal components, which other
+    networks have to find first. With fewer than 2 n_latent hidden units, only the first directions are used.
     """
     require_torch("SPP-FGC+")
     generator = torch_generator(random_state)
@@ -94,7 +95,7 @@ def new_vae(
 
 
 def encoder_of(layers: Sequence[Floats]) -> list[Floats]:
-    """Return the layers that make codes of rows: the encoder's, without the columns of the variances."""
+    """Return the layers that make codes of rows: the encoder's, without the outputs for the variances."""
     first, first_biases, last, last_biases = layers[:4]
     n_latent = last.shape[1] // 2
     return [first, first_biases, last[:, :n_latent], last_biases[:n_latent]]
@@ -117,11 +118,11 @@ def trained_vae(
 ) -> Trained:
     """Train a VAE further, by at least ``n_steps`` and one epoch: L_vae + lambda L_dec(P) (equation 14).
 
-    L_dec is KL(P || Q), where Q is the soft assignment of a code to the fixed centers P_g of all clients. In deep
-    embedded clustering the target P is a sharper Q, which draws a row to the nearest center and, with a large weight
-    lambda, cuts clusters that are not round. Here P favors the row's cluster in ``labels``, which comes from a graph.
-    If codes are as wide as rows, their divergence from a standard normal is ignored. Rows should have about mean 0 and
-    scale 1.
+    L_dec is KL(P || Q), where Q is the soft assignment of a code to the fixed ``centers`` P_g that all clients share.
+    In deep embedded clustering the target P is a sharper Q. This draws a row to the nearest center and, with a large
+    ``weight`` lambda, cuts clusters that are not round. Here P favors the row's cluster in ``labels``, which come from
+    a graph. If codes have as many entries as rows, their divergence from a standard normal is ignored. Rows should have
+    about mean 0 and scale 1.
     """
     n_rows = len(rows)
     with repeatable("SPP-FGC+", random_state) as (torch, generator):
