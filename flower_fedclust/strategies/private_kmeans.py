@@ -63,8 +63,8 @@ class PrivateKMeans(SearchStrategy):
         there is ``server_data`` or a schema. It is public, and must not be computed from the data. It may be generous:
         the run finds privately how far the rows really reach.
     epsilon : float or None, default=1.0
-        The privacy budget of the whole run. None means no noise and no guarantee: the run is then the same as that of
-        :class:`FederatedKMeans`, clips no row, and uses no parameter but ``n_clusters`` and ``server_data``.
+        The privacy budget of the whole run. None means no noise and no guarantee. The run is then the same as with
+        :class:`FederatedKMeans`: it clips no row, and uses no parameter but ``n_clusters`` and ``server_data``.
     center_rows : bool, default=True
         Whether the run first finds the noisy mean of the rows and measures everything from there. If False, the origin
         should lie near the middle of the rows.
@@ -148,7 +148,7 @@ class PrivateKMeans(SearchStrategy):
         fine = small_clusters(cells, space.total_inside, self.most_clusters, self.rng)
         number = number_if_asked(fine, space.spread, numbers_of(self.n_clusters), self.rng)
         k = self.most_clusters if number is None else number.chosen
-        # 3. Solutions from the cells, of which the best takes the last steps.
+        # 3. Many solutions from the cells; the best of them takes the last steps.
         best = yield from best_of_many(self, space, cells, k)
         # 4. An estimate of what another run would find, from all that was released.
         errors, inside = best.errors[:, :2], space.inside

@@ -20,7 +20,7 @@ from flower_fedclust_papers.perturbed_rows import PerturbedRowsClient, Perturbed
 
 Floats = NDArray[np.float64]
 
-#: The default coreset: this many samples for each cluster, and at least so many in total.
+#: The default size of the coreset: the first number of samples for each cluster, but at least the second in total.
 SAMPLES_PER_CLUSTER, FEWEST_SAMPLES = 20, 500
 
 #: The name under which a client keeps the medians of its own rows.

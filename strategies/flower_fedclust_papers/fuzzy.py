@@ -47,7 +47,7 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
 
 
 def more_bits_for(n_rows: float) -> int:
-    """Return how many more bits the weights can have so that their sums over so many rows still fit into an int64."""
+    """Return how many more bits the weights can have so that their sums over n_rows rows still fit into an int64."""
     return int(
         np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS)
     )

@@ -52,7 +52,7 @@ class PPFCGAN(ProtocolStrategy):
       so the units of the rows matter, as they do for k-means.
     - The GAN is small too, and works on columns that each client standardizes by itself; see
       :func:`~flower_fedclust_papers.networks.gan.synthetic_rows`. The program of the authors' SDA-FC feeds the
-      generator one of k random classes besides noise; here it gets only noise.
+      generator noise and one of k random classes; here it gets only noise.
     - A client makes as many rows as it has, so that it counts as much as with its own rows.
 
     With 4 clients whose rows are drawn at random, the mean accuracy over three seeds is 0.90 on Iris, 0.90 on breast

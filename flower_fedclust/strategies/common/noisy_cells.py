@@ -272,8 +272,8 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
 def different(solutions: Sequence[Floats], n_wanted: int, apart: float) -> list[Floats]:
     """Return at most n_wanted solutions that differ, the first ones first.
 
-    A solution differs if one of its centers has a squared distance of more than ``apart`` from all centers of a
-    solution that was returned, for each of these.
+    A solution differs from another if one of its centers has a squared distance of more than ``apart`` from all centers
+    of the other. Each solution that is returned differs from all that come before it.
     """
     kept: list[Floats] = []
     for solution in solutions:
@@ -419,7 +419,7 @@ class Compared(NamedTuple):
 
     #: The centers of each solution, of shape (n_solutions, n_clusters, n_columns).
     solutions: Floats
-    costs: Floats  #: The mean cost of a row under each solution, up to a constant that is the same for all solutions.
+    costs: Floats  #: The mean cost of a row under each solution, up to a constant that all solutions have in common.
     deviation: float  #: The standard deviation of the noise in each of these costs.
 
 

@@ -225,7 +225,7 @@ class SearchStrategy(ClippedStrategy):
         return notes
 
     def units(self, n_rows: float) -> Units:
-        """Return whom the noise protects, among so many rows."""
+        """Return the units (rows or clients) that the guarantee covers, if there are n_rows rows."""
         if self.privacy_unit != "client":
             return Units(n_rows)
         return Units(len(self.client_names), n_rows / len(self.client_names), are_clients=True)
@@ -453,8 +453,8 @@ def nearer_in_many(variances: Floats) -> float:
     """Return the factor, at most 1, by which random first points, and the halves of a split cell, move to the middle.
 
     In many directions, a random point with the norm of a row is farther from most rows than the middle is. Without the
-    factor, a few points near the middle would be nearest to almost all rows. ``variances`` are those of the rows, or of
-    the rows in a cell, along the directions.
+    factor, a few points near the middle would be nearest to almost all rows. ``variances`` are the variances of the
+    rows, or of the rows in a cell, along the directions.
     """
     effective = float(variances.sum()) ** 2 / float((variances**2).sum())
     return min(1.0, math.sqrt(FEW_DIRECTIONS / effective))
@@ -608,7 +608,7 @@ def _steps(
 ) -> Generator[Round, Total, list[Solution]]:
     """Take one Lloyd step of each solution in one round, for which ``parts`` pay.
 
-    With two parts, which is the last step, they pay for sums and cluster sizes separately.
+    The last step of a run has two parts: one pays for the sums, the other for the cluster sizes.
     """
     n_clusters, units = len(solutions[0].centers), space.units
     within = _cost_of_best(space, rows, solutions)

@@ -21,13 +21,13 @@ class ServerDataStrategy(PrivateStrategy):
         from the distribution of the clients' rows. Clients clip their rows to the radius of Q.
         With a schema, Q is a table.
     epsilon : float or None, default=1.0
-        The privacy budget of the whole run. None is no noise and no guarantee.
+        The privacy budget of the whole run. None means no noise and no guarantee.
     privacy_unit : "record", "subject" or "client", default="record"
-        Whether the guarantee is for a row, for a person with all rows that the ``subject_column``
-        gives the person, or for all that one client contributes.
+        Whether the guarantee covers a row, a person with all rows that the ``subject_column`` gives
+        the person, or everything that one client contributes.
     rows_per_client : int, default=50
-        At client level: about how many rows a client has, from public knowledge. It sets the bounds
-        to which clients clip; a wrong value costs accuracy, not privacy.
+        At client level: the publicly known, approximate number of rows of a client. It sets the
+        bounds to which clients clip; a wrong value costs accuracy, not privacy.
     center_rows : bool, default=True
         Whether to subtract the mean of the server rows from all rows first. This makes the radius
         smaller, and so all noise. The paper measures the radius from 0.

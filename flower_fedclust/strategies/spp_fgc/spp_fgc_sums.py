@@ -270,9 +270,9 @@ class CellsStrategy(PrivateStrategy):
     ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
         """Take Lloyd steps from these centers; return the new centers and the number of rows at each.
 
-        Before the last step, each center without rows is moved beside a center with many. ``root``,
-        a root of the rows' second moment, says how far beside. ``scale`` is the scale of the noise
-        in a count.
+        Before the last step, each center without rows is moved close to a center with many.
+        ``root``, a root of the rows' second moment, says how close. ``scale`` is the scale of the
+        noise in a count.
         """
         for step in range(n_rounds):
             question = CellsClient.cluster_sums.asked(centers, frame=frame)
@@ -314,8 +314,8 @@ class SPPFGCSums(CellsStrategy):
     Parameters
     ----------
     n_lloyd_rounds : int, optional
-        The number of Lloyd steps that move the prototypes. By default 10; with an epsilon below 30
-        one, below 60 two, and above that three.
+        The number of Lloyd steps that move the prototypes. By default 10; with an epsilon one, from
+        an epsilon of 30 on two, and from 60 on three.
 
     Notes
     -----
