@@ -154,6 +154,12 @@ def test_every_message_names_an_attack_that_exists_and_the_page_has_what_came_of
     rows = [
         line.removeprefix("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")
     ][1:]
-    written = {content: row[1].strip("` ") for row in rows for content in row[0].split("; ")}
+    # The first cell has "`strategy`: message; message" for each strategy.
+    written = {
+        content: row[1].strip("` ")
+        for row in rows
+        for sent in row[0].split("<br>")
+        for content in sent.split(": ", 1)[1].split("; ")
+    }
     assert written == {content: attack_by_name(content, kinds[content]) for content in written}
     assert all(attack_on("anything", kind) for kind in KINDS)
