@@ -29,9 +29,10 @@ from flower_fedclust.numerics.checks import DataError, MissingFileError
 #: also much time.
 LARGEST_JSON, LARGEST_TOML = 2**27, 2**24
 
-#: The longest JSON text that another party may send, in characters, unless a caller sets another limit; and the deepest
-#: nesting that it may have.
-LONGEST_JSON, DEEPEST_JSON = 2**20, 32
+#: The longest JSON text that another party may send, in characters, unless a caller sets another limit.
+LONGEST_JSON = 2**20
+#: The deepest nesting of such a text.
+DEEPEST_JSON = 32
 
 #: The part of pandas' message about a wrong line of CSV that quotes no value of the file.
 _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")

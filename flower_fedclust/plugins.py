@@ -16,8 +16,9 @@ from typing import Any
 #: "my_package.my_module:MyStrategy"``, and the same for a model with its name.
 STRATEGIES, MODELS = "flower_fedclust.strategies", "flower_fedclust.models"
 
-#: The second distribution of this repository; and the strategies and models that it adds, as class -> names.
+#: The second distribution of this repository.
 PAPERS = "flower-fedclust-papers"
+#: The strategies and models that it adds, as class -> names.
 OF_PAPERS: Mapping[str, tuple[str, ...]] = {
     "CentralDPLloyd": ("central-dp-lloyd",),
     "CentralFastLloyd": ("central-fastlloyd",),

@@ -218,7 +218,8 @@ def simulate(
         prepared_strategy.journal = Journal(journal)
     if prepared_strategy.journal is not None and engine == "ray":
         raise ValueError(
-            "a journal is given, and what clients on Ray remember is lost with them; run inline."
+            "a journal does not go with engine='ray': what clients on Ray remember is lost if the run is "
+            "interrupted; use engine='inline', or leave journal out."
         )
     prepared_strategy.secure = secure
     prepared_strategy.check_secure()

@@ -21,8 +21,10 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import reading
 
-#: The prefix of the names of the suite's sets; and the environment variable that names the folder of the suite.
-SUITE, FOLDER = "suite:", "FEDCLUST_SUITE"
+#: The prefix of the names of the suite's sets.
+SUITE = "suite:"
+#: The environment variable that names the folder of the suite.
+FOLDER = "FEDCLUST_SUITE"
 
 _ROWS = ".data.gz"
 

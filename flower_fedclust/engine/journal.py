@@ -1,8 +1,10 @@
-"""A journal: everything that the server of a run has received, on disk, so that an interrupted run can go on.
+"""A journal: what a run's server keeps on disk, so that an interrupted run can go on.
 
-A strategy is a generator: if it is sent the same results again, it reaches the same point. So the journal holds only
-the results that the protocol received from each round, with the server's noise, and the round's entries in the log. It
-holds a single client's reply only if the protocol saw that reply.
+A strategy is a generator: if it is sent the same results again, it reaches the same point. So for each round the
+journal holds the result that the protocol received, with the server's noise, and the round's entries in the log. It
+holds a single client's reply only if the protocol saw that reply. It also holds the head of the run (its name, the
+entropy for its seed, its strategy, and digests of the parameters and of the rows), a digest of the questions of each
+round that was asked, and the memories of clients in the same process after the last round.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ from flower_fedclust.outside import parsing
 #: The memory of clients: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-#: FILE is the journal's file in its folder; a folder with the file OLDER was written by an older version.
-FILE, OLDER = "journal.sqlite", "run.json"
+#: The journal's file in its folder.
+FILE = "journal.sqlite"
+#: A folder with this file was written by an older version.
+OLDER = "run.json"
 
 #: The file's four places (see :class:`Store`): the head of the run, the rounds asked, the results received, and the
 #: memories of clients.

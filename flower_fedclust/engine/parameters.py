@@ -25,9 +25,10 @@ import numpy as np
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 
-#: _SECTION matches what separates the sections of a numpydoc docstring; the section of parameters begins with
-#: _PARAMETERS.
-_SECTION, _PARAMETERS = r"\n\n(?=[A-Z][A-Za-z ]+\n-+\n)", "Parameters\n----------"
+#: Matches what separates the sections of a numpydoc docstring.
+_SECTION = r"\n\n(?=[A-Z][A-Za-z ]+\n-+\n)"
+#: How the section of parameters begins.
+_PARAMETERS = "Parameters\n----------"
 
 
 def parameter(

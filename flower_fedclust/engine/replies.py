@@ -602,7 +602,10 @@ class Inspection:
         return total - slack, math.inf if is_least else total + slack
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
-        """Return a bound on the noise in each entry, in the array's units; with probability TAIL it is exceeded."""
+        """Return a bound on the noise in each entry of a client's array, in the array's units.
+
+        Some entry exceeds the bound with a probability of at most TAIL. If clients add no noise, the bound is 0.
+        """
         if release is None or release.scale == 0 or self._settings.noise == "server":
             return 0.0
         # A share of the noise has tails at most twice as heavy as the whole noise.

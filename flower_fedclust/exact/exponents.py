@@ -22,9 +22,10 @@ Integers = NDArray[np.int64]
 #: The bits of entries that are only added up, by default: float64 holds the sum of 2^15 such entries exactly.
 SUM_BITS = ENTRY_BITS - 2
 
-#: The least exponent that a table of finite floats can have, which stands for a table of zeros; and how many exponents
-#: are possible, up to the exponent of the longest row.
-LEAST_EXPONENT, N_EXPONENTS = -1100, 2240
+#: The exponent that stands for a table of zeros. Every other table of finite floats has an exponent of at least -1074.
+LEAST_EXPONENT = -1100
+#: The number of exponents from there on. The last one, 1139, is larger than that of any row's norm.
+N_EXPONENTS = 2240
 
 
 def table_exponent(rows: Floats) -> int:

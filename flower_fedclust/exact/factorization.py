@@ -52,10 +52,10 @@ class Penalties:
 
 
 def lifted(rows: Floats, origin: Floats) -> Floats:
-    """Return rows less an origin, with one more coordinate that is the same for all: the last entry of ``origin``.
+    """Return the rows minus an origin, each with one more coordinate: the last entry of ``origin``, the same for all.
 
-    All rows then lie in a plane beside the new origin, which a ray from there meets in one point. So clusters that are
-    directions become clusters that are points.
+    The factorization's clusters are rays from 0. The new rows lie in a plane that does not contain 0, and a ray from 0
+    meets this plane in at most one point. So each cluster becomes a point, and its rows lie around it.
     """
     n_columns = rows.shape[1]
     found = np.empty((len(rows), n_columns + 1))

@@ -36,10 +36,11 @@ Integers = NDArray[np.int64]
 #: Rows and points have a norm of at most 2^25 units: an inner product is at most 2^50, a squared distance 2^52.
 BITS = 25
 
-#: One row adds at most 2^40 units to an entry of any sum, and no client has more rows than MOST_ROWS, so no sum over
-#: rows overflows an int64. A run may allow more rows, with fewer bits for each (exact/capacity.py). ClientData checks
-#: the bound: the number of rows of a site is not public, so no answer may be refused because of it.
+#: One row adds at most 2^40 units to an entry of any sum.
 ENTRY_BITS = 40
+#: No client has more rows, so no sum over rows overflows an int64. A run may allow more rows, with fewer bits for each
+#: (exact/capacity.py). ClientData checks the bound when it gets the rows, before any question: a client that refused an
+#: answer because it has too many rows would reveal something about their number, which is not public.
 MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
 
 #: Entries that are put on the grid at a time: 256 kB of float64, which stays in a processor's cache.

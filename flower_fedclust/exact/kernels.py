@@ -40,8 +40,10 @@ Floats = NDArray[np.float64]
 #: is at most 2^53 and exact.
 MOMENT_ROWS = 2**13
 
-#: How many rows' attraction is added in float64; and how many kernel values are multiplied at a time, 4 MB.
-ATTRACTED_ROWS, ATTRACTED_ENTRIES = 2**14, 2**19
+#: How many rows' attraction is added in float64.
+ATTRACTED_ROWS = 2**14
+#: How many kernel values are multiplied at a time: 4 MB.
+ATTRACTED_ENTRIES = 2**19
 
 #: Kernel values are reduced by this fraction before they are truncated, by more than all rounding can add.
 SHRINKAGE = 2.0**-40

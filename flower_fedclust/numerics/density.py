@@ -41,14 +41,20 @@ CLEAR_RISE, CELLS_OF_A_SHAPE = 2.0, 40
 MISFIT_OF_ROUND, N_EM_STEPS = 0.05, 30
 #: A round cluster has at least this fraction of all rows.
 LEAST_SIZE = 1e-3
-#: For a normalized cut: the least width of the kernel; the most cells (if there are more, neighboring cells are joined
-#: first); and the fraction of an average cluster below which a group of touching cells is left out.
-LEAST_WIDTH_OF_A_CUT, MOST_CELLS_OF_A_CUT, LEAST_PART = 0.7, 1500, 0.15
+#: For a normalized cut: the least width of the kernel.
+LEAST_WIDTH_OF_A_CUT = 0.7
+#: For a normalized cut: the most cells. If there are more, neighboring cells are joined first.
+MOST_CELLS_OF_A_CUT = 1500
+#: For a normalized cut: a group of touching cells is left out if it is below this fraction of an average cluster.
+LEAST_PART = 0.15
 #: When peaks are ranked, a mass above this fraction of an average cluster counts as this fraction.
 PART_OF_A_CLUSTER = 0.5
-#: How often k-means restarts; how often the Gaussians of given round clusters are adapted; and how many other runs are
-#: simulated, to estimate how far they would agree.
-N_INIT, N_ADAPTED, N_OTHER_RUNS = 3, 6, 3
+#: How often k-means restarts.
+N_INIT = 3
+#: How often the Gaussians of given round clusters are adapted.
+N_ADAPTED = 6
+#: How many other runs are simulated, to estimate how far they would agree.
+N_OTHER_RUNS = 3
 
 
 class Histogram(NamedTuple):

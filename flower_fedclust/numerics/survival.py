@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: The share of true curves that should lie inside their simultaneous band; and the share for which bands are computed,
-#: a little larger because standard deviations are estimated. Bands computed for .95 contained 92 to 95% of the curves.
-LEVEL, DRAWN_LEVEL = 0.95, 0.965
+#: The share of true curves that should lie inside their simultaneous band.
+LEVEL = 0.95
+#: The share for which bands are computed. It is a little larger because standard deviations are estimated: bands
+#: computed for .95 contained 92 to 95% of the curves.
+DRAWN_LEVEL = 0.965
 #: The interval of a single number reaches this many standard deviations to either side.
 DEVIATIONS = 2.0
 #: The number of random curves, always the same, from which the reach of a simultaneous band is found.

@@ -181,8 +181,8 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
         # covers this error.
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
-    # The multiplier is the noise over the sensitivity under the release's own relation. So the computation for this one
-    # relation fits both.
+    # Computed for add-or-remove, and right for "replace", too: the multiplier is the noise over the sensitivity under
+    # the release's own relation.
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(
         dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta)

@@ -391,20 +391,28 @@ def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) ->
 def total_variation(mechanism: Mechanism, scale: float, n_shares: int = 1) -> float:
     """Return a bound on the total-variation distance of an entry's drawn noise from the noise that is accounted for.
 
-    The bound is for all shares together. Distances add up over entries and over releases.
+    The bound is for the sum of all shares. Distances add up over entries and over releases.
 
     Laplace: 64 coins, each to 2^-128, and the digits left out; a share has at most 80 jumps on average, each to 2^-120.
     Gaussian: the midpoint rule, 0.0404 / s^2 at s >= 2^40; the tail beyond 14 deviations; 112 thresholds to 2^-128
     each.
 
-    The sum of n rounded Gaussian shares of deviation t: by Poisson's summation the characteristic function of each is
-    ``sum_j g(x + 2 pi j)``, ``g(x) = exp(-t^2 x^2 / 2) sinc(x / 2)``, and the one of round(G + V) is ``sum_j g(x + 2 pi
-    j)^n``. The n-th power of the first differs from the second by the tuples (j_1, ..., j_n) that are not constant.
-    Integrated over x in [-pi, pi], tuples equal up to a shift join to an integral over the line, at most ``sqrt(2 pi /
-    n) / t * exp(-2 pi^2 t^2 v)``, where v is the sum of squares about their mean; shifted so that the mean is within
-    1/2, v is at least ``sum j_i^2 / 4``. So their sum is at most ``(1 + r)^n - 1`` times the factor, with ``r = 2.1
-    exp(-pi^2 t^2 / 2)``, and 1 / (2 pi) of it bounds the difference of the probabilities of one integer. The distance
-    is half of this for each integer up to 14 deviations and n / 2 more, plus the tail beyond.
+    Sums of Gaussian shares (lemma 6). Compare two integers: A, the sum of n Gaussian variables of deviation t, each
+    rounded; and B = round(G + V), where G is Gaussian of deviation ``t sqrt(n)``, and V is the sum of n - 1 independent
+    uniform variables on [-1/2, 1/2].
+
+    1. Let ``g(x) = exp(-t^2 x^2 / 2) sin(x / 2) / (x / 2)``. By Poisson's summation, the characteristic function of A
+       is ``(sum_j g(x + 2 pi j))^n``, and that of B is ``sum_j g(x + 2 pi j)^n``, with j over all integers.
+    2. Multiplied out, the first is a sum over all tuples (j_1, ..., j_n) of integers. The second is the sum over the
+       tuples with equal entries. So their difference is the sum over all other tuples.
+    3. Integrate the difference over x in [-pi, pi]. A tuple and all its shifts by an integer together give an integral
+       over the whole line. It is at most ``c exp(-2 pi^2 t^2 v)``, where ``c = sqrt(2 pi / n) / t``, and v is the sum
+       of the squares of the j_i about their mean.
+    4. Of these shifts, take one whose mean is within 1/2 of 0. There v is at least ``sum_i j_i^2 / 4``, because n times
+       the squared mean is at most ``|sum_i j_i| / 2``. So the sum over all classes of shifts is at most
+       ``c ((1 + r)^n - 1)``, with ``r = 2.1 exp(-pi^2 t^2 / 2)``.
+    5. The probabilities of one integer under A and under B differ by at most 1 / (2 pi) of this. The distance is half
+       of that for each integer up to 14 deviations of G and n / 2 more, to both sides, plus the tail beyond.
     """
     _check_scale(scale)
     if scale == 0:

@@ -94,7 +94,7 @@ EVALUATE, RECEIVE = "evaluate", "receive"
 #: The most times that a computation is begun, if its process ends each time before there is an answer.
 ATTEMPTS = 2
 
-#: What the ledger says about an answer without arrays; and about an evaluation.
+#: What the ledger says about an answer without arrays.
 _NOTHING: dict[str, Any] = {
     "arrays": [],
     "epsilon": 0.0,
@@ -103,6 +103,7 @@ _NOTHING: dict[str, Any] = {
     "is_claim": False,
     "plan": "",
 }
+#: What the ledger says about an evaluation.
 EVALUATED = _NOTHING | {
     "arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]
 }

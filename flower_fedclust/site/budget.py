@@ -23,8 +23,10 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused, whom
 from flower_fedclust.site.studies import EVALUATIONS, ROW_COUNT, digest
 
-#: What the ledger says protects an array that leaves without noise.
-UNCOVERED, COUNTED = "nothing", "number of rows, which the guarantee does not hide"
+#: What the ledger records under "covered" for an array that leaves without noise: nothing protects it.
+UNCOVERED = "nothing"
+#: The same for a number of rows, if a plan's guarantee is about replaced rows: such a guarantee does not hide it.
+COUNTED = "number of rows, which the guarantee does not hide"
 
 #: Tolerance for rounding when a sum of budgets is compared with a limit.
 ROUNDING = 1.0 - 1e-9

@@ -128,7 +128,7 @@ def _of_length(W: Floats, length: float) -> Floats:
 class MovedOrigin:
     """Where the rays of the clusters begin, if not at 0."""
 
-    #: The mean of all rows, and the coordinate that every row gets: see :func:`lifted`.
+    #: The mean of all rows, and as one more entry the value of the coordinate that :func:`lifted` appends to every row.
     origin: Floats
     deviation: Floats  #: The standard deviations of the columns.
 

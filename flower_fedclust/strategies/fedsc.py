@@ -238,7 +238,10 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def n_dictionary_rounds(self) -> int:
-        """The number of rounds of stage I: four for the moments of the columns (one with noise), and ``n_steps``."""
+        """The number of rounds of stage I.
+
+        First come the rounds for the moments of the columns: four, or a single one with noise. Then come ``n_steps``.
+        """
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
     def dictionary_parts(

@@ -58,15 +58,17 @@ Floats = NDArray[np.float64]
 COST_OF_RANGES, COST_OF_GRID = 0.05, 0.95
 #: A grid has at most this many dimensions. With more columns than this, they are directions instead of columns.
 MOST_DIRECTIONS = 3
-#: The number of rounds that narrow the range of each direction; and the number of intervals in which each round counts
-#: rows.
-RANGE_ROUNDS, N_PARTS = 2, 32
+#: The number of rounds that narrow the range of each direction.
+RANGE_ROUNDS = 2
+#: The number of intervals in which each of these rounds counts rows.
+N_PARTS = 32
 #: In directions of private k-means, ranges at first reach this many standard deviations of the rows from the middle.
 #: The variance is taken to be at least the second number times the total variance, because noise can hide it.
 REACH, LEAST_VARIANCE = 6.0, 0.01
-#: How many neighboring intervals are added up to find the ends of a range; and the fraction of all rows that such a sum
-#: must exceed.
-WINDOWS, LEAST_PART = (1, 2, 4, 8), 0.001
+#: How many neighboring intervals are added up to find the ends of a range.
+WINDOWS = (1, 2, 4, 8)
+#: The fraction of all rows that such a sum must exceed.
+LEAST_PART = 0.001
 #: With noise, the number of cells of a grid is the number of rows over the standard deviation of the noise in a cell,
 #: times a factor: the first for each number of columns, the second for three directions among more columns.
 ROWS_OVER_NOISE, OF_MANY_COLUMNS = {1: 0.6, 2: 0.6, 3: 1.5}, 4.0

@@ -75,8 +75,11 @@ from flower_fedclust.strategies.common.small_clusters import (
 Floats = NDArray[np.float64]
 R = TypeVar("R")
 
-#: The costs of the EM steps and of the comparison with one Gaussian, in the unit of the COSTS of the search.
-COSTS_OF_STEPS, COST_OF_GAIN = {"first_moments": 0.08, "moments": 0.25}, 0.05
+#: The privacy costs of the EM steps (inverse squared noise multipliers), in the unit in which the COSTS of
+#: :mod:`.common.private_search` add up to 1.
+COSTS_OF_STEPS = {"first_moments": 0.08, "moments": 0.25}
+#: The privacy cost of the comparison with one Gaussian, in the same unit.
+COST_OF_GAIN = 0.05
 #: A row's gain over one Gaussian is the logarithm of the mixture's density over the Gaussian's. It is clipped to this
 #: many nats if it is negative, and to a third of that if it is positive.
 MOST_GAIN = 4.5
@@ -93,9 +96,10 @@ LARGEST_NOISE = 0.5
 MOST_VALUES = 300
 #: Without noise: in each direction, the variance of a component is at least this fraction of the rows' mean variance.
 FLOOR = 1e-6
-#: Without noise: the most EM steps; and the change of the components below which EM ends earlier, in units of their
-#: standard deviations.
-N_EM_ROUNDS, TOLERANCE = 500, 1e-9
+#: Without noise: the most EM steps.
+N_EM_ROUNDS = 500
+#: Without noise: EM ends earlier if the components change by less than this, in units of their standard deviations.
+TOLERANCE = 1e-9
 #: The number of rows whose vectors of moments are computed at a time.
 BLOCK_ROWS = 2**10
 
@@ -462,7 +466,10 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
         scale: float,
         bound: float,
     ) -> Term:
-        """Return the sum of the rows' vectors of EM, each clipped to ``bound``."""
+        """Return the sum over the rows of their memberships and moments; see :func:`row_moments`.
+
+        Each row's vector is clipped to the norm ``bound``.
+        """
         message = means, whitening, constants, directions
         return vectors(row_moments(rows, *message, structure=structure, scale=scale), bound)
 
@@ -494,7 +501,10 @@ class PrivateMixtureClient(SearchClient, ClusterClient):
     def exact_expectation(
         rows: Rows, means: Floats, whitening: Floats, constants: Floats, *, structure: str
     ) -> tuple[Term, Term]:
-        """Return the sum of the rows' vectors of EM, not clipped, as two sums that together lose no digits."""
+        """Return the sum over the rows of their memberships and moments, not clipped; see :func:`row_moments`.
+
+        It is returned as two sums, which together lose no digits.
+        """
         all_columns = np.zeros((0, 0))
         vectors_of_rows = row_moments(
             rows, means, whitening, constants, all_columns, structure=structure, scale=1.0

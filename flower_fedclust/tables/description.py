@@ -56,9 +56,10 @@ DIFFERENCES = ("difference", "difference_error", "effect", "effect_error", "smd"
 NUMBERS = (*OF_OWN, *OF_REST, *DIFFERENCES)
 #: The decimal places of an effect (a difference in standard deviations) that was computed without noise.
 EFFECT_DIGITS = 2
-#: How many differences from all other rows are printed for a cluster at most; and the smallest difference that is
-#: printed, in standard deviations of the column.
-MOST_TOLD, LEAST_TOLD = 5, 0.1
+#: How many differences from all other rows are printed for a cluster at most.
+MOST_TOLD = 5
+#: The smallest difference that is printed, in standard deviations of the column.
+LEAST_TOLD = 0.1
 
 
 @dataclass(frozen=True)

@@ -50,21 +50,23 @@ _ID_NAME = re.compile(
 )
 _ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
 
-#: Names of columns that hold names of people; and texts that are written like names: words with capital letters,
-#: except abbreviations of up to three letters, as for states.
+#: Names of columns that hold names of people.
 _PERSON = re.compile(
     r"(?i)^(sur|last|first|family|given|middle|fore|full|maiden|birth|patient|client|customer|employee)?[\W_]?name$"
     r"|^(vorname|nachname|familienname|pr[ée]nom|nom([\W_]de[\W_]famille)?|nombre|apellidos?|cognome|achternaam|efternamn)$"
     r"|(^|[\W_])(patient|doctor|physician|surgeon|nurse|consultant|attending|examiner|interviewer|operator|contact)$"
 )
+#: Texts that are written like names of people: words with capital letters, except abbreviations of up to three letters,
+#: as for states.
 _NAME_TEXT = r"(?![A-Z]{1,3}$)[^\W\d_a-zß-öø-ÿ][^\W\d_]*(?:[ ,.'’-]+[^\W\d_]+)*\.?"
 
-#: Names of columns that say how long rows were followed; units of time in such names; and names of columns that hold
-#: events.
+#: Names of columns that say how long rows were followed.
 _TIME = re.compile(
     r"(?i)(^|[\W_])(time|days?|weeks?|months?|years?|follow[\W_]?up|survival|futime)($|[\W_])"
 )
+#: Units of time in such names.
 _UNIT = re.compile(r"(?i)(^|[\W_])(days|weeks|months|years)($|[\W_])")
+#: Names of columns that hold events.
 _EVENT = re.compile(
     r"(?i)(^|[\W_])(event|(vital[\W_]?)?status|dead|death|died|deceased|relapsed?|fustat)($|[\W_])"
 )

@@ -40,9 +40,12 @@ CROWDED = 0.7
 #: A column of whole numbers with a range up to this is never called skewed: it may hold grades or codes.
 LEAST_AMOUNTS = 20
 
-#: The fewest and the most bins of a histogram with noise; the bins of one without noise; and the most bins that each
-#: have half the width of the next, near a bound of 0.
-FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
+#: The fewest and the most bins of a histogram with noise.
+FEWEST_BINS, N_BINS = 24, 128
+#: The bins of a histogram without noise.
+N_BINS_WITHOUT_NOISE = 1024
+#: The most bins that each have half the width of the next, near a bound of 0.
+N_HALVED = 10
 
 #: The largest probability, for a whole run, that in any column a bin stands out because of noise alone.
 FALSE_FINDS = 0.05

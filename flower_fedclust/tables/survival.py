@@ -178,8 +178,8 @@ class Survival:
         several bins: a curve with many digits would reveal them, and a cluster's size less its rows
         at risk would reveal how many rows are missing. They are pooled so far that between two ends
         of bins, three numbers are each 0 or at least the floor: rows that had the event, rows last
-        seen, and rows that remain. Fewer missing rows than the floor count as last seen in the
-        first bin.
+        seen, and rows that remain. If fewer rows than the floor have a missing outcome, they count
+        as last seen in the first bin.
         """
         return [self._table_of(cluster) for cluster in range(self.n_clusters)]
 
@@ -196,7 +196,7 @@ class Survival:
     def _exact(self, cluster: int) -> tuple[Floats, Floats, float]:
         """Return a cluster's events and censored rows in each bin, and the number of rows after the last bin.
 
-        Fewer missing rows than the floor count as censored in the first bin.
+        If fewer rows than the floor have a missing outcome, they count as censored in the first bin.
         """
         tables, missing = self.tables, float(self.sums[cluster, -1])
         censored = tables.censored[cluster].copy()

@@ -42,9 +42,12 @@ from flower_fedclust.strategies.common.small_clusters import (
 
 Floats = NDArray[np.float64]
 
-#: Cells for each cluster; the fewest and the most cells in all; and the fewest for each cluster, even if these are more
-#: than the most in all.
-CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS, LEAST_FOR_A_CLUSTER = 20, 100, 600, 3
+#: Cells for each cluster.
+CELLS_FOR_A_CLUSTER = 20
+#: The fewest and the most cells in all.
+FEWEST_CELLS, MOST_CELLS = 100, 600
+#: The fewest cells for each cluster, even if these are more than the most in all.
+LEAST_FOR_A_CLUSTER = 3
 #: Bounds on the time of a run: the number of entries of all rows times the number of cells is at most the first number,
 #: unless there are only as many cells for each cluster as the second number. The same, for directions instead of cells,
 #: with the third and the fourth number.
@@ -72,8 +75,9 @@ SAME_PLACE = 0.04
 
 #: The number of rounds of :func:`cells_of_rows` and :func:`best_start` together.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
-#: The most Lloyd steps from the best start; and, below, the rounds of :func:`kmeans_of_all_rows`.
+#: The most Lloyd steps from the best start.
 N_LAST_ROUNDS = 20
+#: The number of rounds of :func:`kmeans_of_all_rows`.
 ALL_ROWS_ROUNDS = FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
 
 

@@ -33,13 +33,18 @@ from flower_fedclust.exact.rows import Frame, Rows
 
 Floats = NDArray[np.float64]
 
-#: Standard deviations of the prior: of the logarithms of the weights; of the means, in units of the reference
-#: component's standard deviation; and of a change of all covariances together.
-OF_WEIGHTS, OF_MEANS, OF_ALL = 0.5, 0.6, 0.5
+#: The prior's standard deviation of the logarithms of the weights.
+OF_WEIGHTS = 0.5
+#: The prior's standard deviation of the means, in units of the reference component's standard deviation.
+OF_MEANS = 0.6
+#: The prior's standard deviation of a change of all covariances together.
+OF_ALL = 0.5
 #: No step changes a component by more than this, in units of its own standard deviations.
 LONGEST_STEP = 0.5
-#: The most mixtures whose sums a fit computes; and the gain, in twice the log-probability, below which it ends earlier.
-N_STEPS, SMALL_GAIN = 10, 0.5
+#: The most mixtures whose sums a fit computes.
+N_STEPS = 10
+#: A fit ends earlier if its gain is below this, in twice the log-probability.
+SMALL_GAIN = 0.5
 #: A fit ends with more Levenberg-Marquardt damping than this, because a step then changes almost nothing.
 MOST_DAMPING = 10.0
 #: The number of draws from the posterior that are averaged.

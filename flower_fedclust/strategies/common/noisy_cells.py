@@ -33,9 +33,12 @@ from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_ind
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: The fewest cells for each cluster; the most cells in all, unless there are many clusters; and how many numbers of
-#: cells are compared.
-FEWEST_CELLS, MOST_CELLS, N_NUMBERS = 1.5, 200, 25
+#: The fewest cells for each cluster.
+FEWEST_CELLS = 1.5
+#: The most cells in all, unless there are many clusters.
+MOST_CELLS = 200
+#: How many numbers of cells are compared.
+N_NUMBERS = 25
 #: In the sums of a cell, the count of a row is an entry of this fraction of the bound of offsets. That bound is the
 #: second number times the typical distance of a row from the mean of its cell.
 CELL_WEIGHT, CELL_REACH = 0.7, 1.3
@@ -47,18 +50,26 @@ N_DRAWN, DRAWN_FOR_EACH = 6000, 30
 N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
 #: The most Lloyd steps of a k-means of the cells.
 MOST_STEPS = 50
-#: The most solutions that take steps together; and the number that is divided by the relative excess cost of a noisy
-#: step to get how many do. With more noise, fewer solutions can be told apart.
-MOST_SOLUTIONS, TOLERATED = 30, 0.01
-#: Steps of all solutions before each comparison of their costs; the number of comparisons; and by what each comparison
-#: divides the number of solutions. The last comparison leaves one solution.
-STEPS_EACH, N_LEVELS, PART_KEPT = 2, 3, 3
+#: The most solutions that take steps together.
+MOST_SOLUTIONS = 30
+#: The number of solutions that take steps together is also at most this over the relative excess cost of a noisy step:
+#: with more noise, fewer solutions can be told apart.
+TOLERATED = 0.01
+#: Steps of all solutions before each comparison of their costs.
+STEPS_EACH = 2
+#: The number of comparisons. The last one leaves one solution.
+N_LEVELS = 3
+#: Each comparison divides the number of solutions by this.
+PART_KEPT = 3
 #: Two solutions differ if some center of one is far from every center of the other: the squared distances exceed this
 #: fraction of the rows' variance.
 APART = 0.01
-#: The number of imitated runs; the fewest rows that are drawn for them; and for each run, the starts of k-means on the
-#: cells and the Lloyd steps on the drawn rows.
-N_OTHER_RUNS, N_SHARED, N_STARTS, N_OTHER_STEPS = 16, 2000, 10, 3
+#: The number of imitated runs.
+N_OTHER_RUNS = 16
+#: The fewest rows that are drawn for the imitated runs, which share them.
+N_SHARED = 2000
+#: In each imitated run: the starts of k-means on the cells, and the Lloyd steps on the drawn rows.
+N_STARTS, N_OTHER_STEPS = 10, 3
 #: With more clusters than this, an imitated run has fewer starts, in inverse proportion to the number of clusters,
 #: because its time grows with the square of that number.
 MANY_CLUSTERS = 64
@@ -81,9 +92,12 @@ EQUALLY_GOOD = 0.01
 #: REACH_GROWS more each time this cost falls by a factor of e; between the last two numbers. With little noise a wide
 #: bound is best, because clipping would bias the centers more than noise moves them.
 REACH, REACH_GROWS, REACH_AT, LEAST_REACH, MOST_REACH = 1.3, 0.35, 0.003, 1.2, 4.0
-#: How many bounds are tried, from the least one on; the widest of them, in typical distances; and the fraction of a
-#: step's noise that remains after the other steps.
-N_REACHES, WIDEST_REACH, NOISE_LEFT = 12, 12.0, 0.2
+#: How many bounds are tried, from the least one on.
+N_REACHES = 12
+#: The widest of these bounds, in typical distances.
+WIDEST_REACH = 12.0
+#: The fraction of a step's noise that remains after the other steps.
+NOISE_LEFT = 0.2
 #: With fewer drawn rows in a cluster than this, its mean is taken to lose nothing by clipping.
 FEWEST_DRAWN = 3
 
@@ -592,10 +606,11 @@ def costs_of_each(rows: Floats, runs: Floats) -> Floats:
 def _equal_within(
     table: Imitated, labels_here: Labels, cost: float, compared: Sequence[Compared]
 ) -> float:
-    """Bound by which fraction of the cost some solution with other clusters is worse than the chosen one.
+    """Return an upper bound on how much more the nearest rival costs than the chosen solution, relative to its cost.
 
-    For each compared solution whose clusters differ from the chosen ones, the bound is the released difference of costs
-    plus UNSURE standard deviations of its noise. Returns the smallest of these bounds; infinity if no solution differs.
+    A rival is a compared solution with other clusters: its Rand index with the chosen one is below ALIKE. Its bound is
+    the released difference of costs plus UNSURE standard deviations of the noise in that difference. The smallest bound
+    is returned; infinity if there is no rival.
     """
     bounds, k, weights = [math.inf], len(table.errors), table.weights
     for each in compared:

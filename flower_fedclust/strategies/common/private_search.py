@@ -111,8 +111,10 @@ COSTS_OF_CELLS: Mapping[str, float] = {
     "second_moment": 0.20,
     "cells": 0.52,
 }
-#: How many rounds make the cells; and the most Lloyd steps that the best solution takes before its last step.
-CELL_ROUNDS, N_STEPS = 3, 5
+#: How many rounds make the cells.
+CELL_ROUNDS = 3
+#: The most Lloyd steps that the best solution takes before its last step.
+N_STEPS = 5
 #: The most rounds of :func:`best_of_many`.
 SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
 #: Rows are counted by their distance from the origin in this many classes. Each class reaches sqrt(1/2) times as far as
@@ -120,15 +122,20 @@ SOLUTION_ROUNDS = N_LEVELS * (STEPS_EACH + 1) + N_STEPS + 1
 N_CLASSES = 16
 #: The fraction of the rows that may lie outside the ball in which the second moment is taken.
 PART_OUTSIDE = 0.1
-#: How many neighboring classes of distance are added up; and how many standard deviations of its noise this sum must
-#: exceed to show that rows lie there.
-N_NEIGHBORING, CLEAR_CLASS = 3, 2.5
+#: How many neighboring classes of distance are added up.
+N_NEIGHBORING = 3
+#: How many standard deviations of its noise this sum must exceed to show that rows lie there.
+CLEAR_CLASS = 2.5
 #: The variance along a direction is taken to be at least this fraction of the mean variance.
 LEAST_VARIANCE = 0.02
-#: The spread of the first random points, over the spread of the rows; the distance of a new point from the mean of the
-#: cell that it splits, over the spread of the rows in cells; the count below which a cell is dropped, in standard
-#: deviations of its noise; and the least variance within cells, over the variance of the rows.
-FIRST_CELLS, SPLIT, LIGHT_CELL, LEAST_WITHIN = 0.8, 0.35, 2.0, 0.03
+#: The spread of the first random points, over the spread of the rows.
+FIRST_CELLS = 0.8
+#: The distance of a new point from the mean of the cell that it splits, over the spread of the rows in cells.
+SPLIT = 0.35
+#: A cell is dropped if its count is below this many standard deviations of its noise.
+LIGHT_CELL = 2.0
+#: The least variance within cells, over the variance of the rows.
+LEAST_WITHIN = 0.03
 #: In more directions than this, random points are moved towards the middle, until they are as far from it as they would
 #: be in this number of directions; see :func:`nearer_in_many`.
 FEW_DIRECTIONS = 16.0
@@ -139,10 +146,13 @@ CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
 WEIGHT = 0.4
 #: The variance of the true offsets in a step is taken to be at least this fraction of the variance that was expected.
 LEAST_KEPT = 0.5
-#: The variance of the offsets that is expected in the first step: in the directions of the search, over the rows'
-#: variance there; and in other directions, over the rows' mean variance. Then the variance of the next step's offsets,
-#: over the variance of this step's.
-FIRST_INSIDE, FIRST_OUTSIDE, GOES_ON = 1.0, 0.2, 1.0
+#: The variance of the offsets that is expected in the first step, in the directions of the search, over the rows'
+#: variance there.
+FIRST_INSIDE = 1.0
+#: The same in other directions, over the rows' mean variance.
+FIRST_OUTSIDE = 0.2
+#: The variance that is expected of the next step's offsets, over the variance of this step's.
+GOES_ON = 1.0
 #: Bounds on the time of a run. The number of entries of all rows, multiplied by the number of solutions, of directions
 #: of the search, or of cells, should be at most the first, second or third number.
 MOST_WORK, MOST_PROJECTED, MOST_CELL_PRODUCTS = 2.5e7, 2e8, 1e9
@@ -519,8 +529,8 @@ class Solution(NamedTuple):
     #: The expected variance of an entry of the next offsets, by cluster and by group of directions: of the search,
     #: other known ones, and the rest.
     signal: Floats
-    #: The variance of the error in an entry, in the same form: as much as ``signal``, but no more than the noise and
-    #: the offset of the last step can account for.
+    #: The variance of the error in an entry of the centers, in the same form: ``signal``, or what the last step shows
+    #: if that is smaller: UNSURE^2 times the sum of its noise's variance and its offset's squared length.
     errors: Floats
     gain: float = math.inf  #: The fraction by which the last step lowered the cost.
     n_steps: int = 0

@@ -62,10 +62,15 @@ from flower_fedclust.tables.survival import Survival, survival_of
 S = TypeVar("S", bound=ProtocolStrategy)
 Floats = NDArray[np.float64]
 
-#: The names of the parts of the budget for the preparation and for the description, and the share of each by default.
-PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
-#: The part of the budget for counts by time to an event. It is about a fifth of the cost: costs are squares of shares.
-SURVIVAL, SURVIVAL_SHARE = "survival", 0.14
+#: The names of the parts of the budget for the preparation and for the description.
+PREPARATION, DESCRIPTION = "preparation", "description"
+#: The share of each by default.
+SHARE = 0.12
+#: The name of the part of the budget for counts by time to an event.
+SURVIVAL = "survival"
+#: Its share. Privacy costs grow with the squares of shares: if a strategy counts as N_RELEASES releases, this part is a
+#: fifth to a quarter of the cost of the whole run.
+SURVIVAL_SHARE = 0.14
 #: Shares are relative to a strategy with at most this many Gaussian releases; see :func:`whole_of`.
 N_RELEASES = 10
 

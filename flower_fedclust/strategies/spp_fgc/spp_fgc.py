@@ -461,10 +461,11 @@ def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
 
 
 def atoms(rows: Floats, n_atoms: int, rng: np.random.Generator) -> Labels:
-    """Divide different rows into small clusters by Ward's method, or many rows by k-means; return their labels.
+    """Divide rows, no two of them equal, into small clusters (atoms), and return the rows' labels.
 
-    The client's graph is not used: if a client has few rows of a cluster, its graph joins clusters,
-    and prototypes that follow the graph would join them, too. If there are no more rows than atoms,
+    Up to MOST_ROWS_OF_WARD rows are divided by Ward's method, more by k-means. The client's graph
+    is not used: where a client has few rows of a cluster, its graph connects them to other
+    clusters, and so would prototypes made from the graph. If there are no more rows than atoms,
     each row is an atom. Labels are numbered without a gap.
     """
     if n_atoms == 1:

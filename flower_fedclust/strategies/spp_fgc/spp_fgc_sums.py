@@ -72,10 +72,11 @@ WITHIN_RADIUS = 0.9
 #: each next ring ends at the previous distance over sqrt(2). The innermost ring contains all nearer rows.
 N_DISTANCES = 16
 
-#: The first centers come from a k-means of random points from a Gaussian as wide as the rows: this many points for each
-#: center; the first number with noise, the second without. Without noise many Lloyd steps on the rows follow, so that
-#: one start with fewer points is enough.
-POINTS_PER_CENTER, EXACT_POINTS_PER_CENTER = 100, 20
+#: With noise, the first centers come from a k-means of random points from a Gaussian as wide as the rows: this many
+#: points for each center.
+POINTS_PER_CENTER = 100
+#: The same without noise. Many Lloyd steps on the rows then follow, so that one start with fewer points is enough.
+EXACT_POINTS_PER_CENTER = 20
 
 #: The number of these points for each cell beyond :data:`MANY_CELLS`. It is smaller, because Lloyd steps on the rows
 #: move the centers anyway.
