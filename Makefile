@@ -55,7 +55,7 @@ papers: $(READY)
 # `make --keep-going check` runs all parts, whatever fails.
 # The parts in ONE_BY_ONE run two processes each; the parts in SIDE_BY_SIDE run one each, so two of them run at a time.
 # `docs` is first and `site-examples` last, because one writes pages that the other would read.
-ONE_BY_ONE := tests papers long hostile chance lowest faults audit-faults
+ONE_BY_ONE := tests faults papers chance lowest audit-faults hostile long
 SIDE_BY_SIDE := docs audits growth kernels torch run site-examples
 READ_PAGES := tests papers long lowest faults docs kernels site-examples
 CHECKS := $(ONE_BY_ONE) $(SIDE_BY_SIDE)
