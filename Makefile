@@ -93,7 +93,7 @@ check-run: run
 # Deployments wait most of the time, so more processes run than there are cores. Each takes one test at a time: they come
 # first, and would all go to one process otherwise.
 check-long:
-	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 4 --dist load --maxschedchunk 1 --durations 25
+	$(PYTEST) -m long $(HOSTILE:%=--ignore=%) --numprocesses 3 --dist load --maxschedchunk 1 --durations 25
 
 # Tests of statistics draw noise of the operating system here: which noise, no run of `make test` has seen. What fails
 # runs a second time, and the last line says how likely it is that a sound program fails twice.
