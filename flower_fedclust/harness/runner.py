@@ -642,7 +642,9 @@ class _Store:
 
 def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
     """Run a trial in this task of Ray, and return its folder as the bytes of a ZIP file."""
-    _register(trial)
+    if trial.instance is None and trial.strategy not in registry.names():
+        # The class was sent by value, because this machine may not have its module, also that of module:Class.
+        registry.REGISTERED[trial.strategy] = trial.entry
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
         folder = ComparisonFolder(path)
         folder.trials.mkdir()
