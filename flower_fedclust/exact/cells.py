@@ -53,17 +53,26 @@ class Grid:
     @classmethod
     def over(cls, low: Floats, high: Floats, n_cells: float = math.inf) -> Self:
         """Return a grid over a box, with about ``n_cells`` cells, but from LEAST_CELLS to N_CELLS of them."""
-        reach, n_columns = high - low, len(low)
-        most = min(max(n_cells, LEAST_CELLS[n_columns]), N_CELLS[n_columns])
+        n_columns = len(low)
+        lengths = high - low
+        wanted = max(n_cells, LEAST_CELLS[n_columns])
+        most = min(wanted, N_CELLS[n_columns])
+
         # Cubes of this width would fill the box, but no column may have more cells than the whole grid.
-        width = math.exp(math.fsum(np.log(reach)) / n_columns - math.log(most) / n_columns)
-        width = max(width, float(reach.max()) / most)
+        log_volume = math.fsum(np.log(lengths))
+        width = math.exp(log_volume / n_columns - math.log(most) / n_columns)
+        width = max(width, float(lengths.max()) / most)
+
         # Each column has a whole number of cells. 1e-9 makes up for quotients that rounding made a little too small.
-        fitting = np.maximum(np.floor(reach / width + 1e-9), 1).astype(int)
-        width = float((reach / fitting).max())
-        shape = np.maximum(np.ceil(reach / width - 1e-9), 1).astype(int)
+        n_fitting = np.floor(lengths / width + 1e-9)
+        n_fitting = np.maximum(n_fitting, 1)
+        width = float((lengths / n_fitting).max())
+        n_covering = np.ceil(lengths / width - 1e-9)
+        n_covering = np.maximum(n_covering, 1)
+
         # Cells that reach beyond the box do so equally on both sides.
-        corner = (low + high - width * shape) / 2
+        corner = (low + high - width * n_covering) / 2
+        shape = n_covering.astype(int)
         return cls(corner, width, tuple(shape.tolist()))
 
     def places(self, integers: Floats, exponent: int) -> Labels:

@@ -112,11 +112,14 @@ def weighted_sums(rows: Held, weights: Floats) -> tuple[Integers, Integers]:
     integers adds w to the sums of weights, and the outer product w x', whose Frobenius norm is exactly ``||w|| ||x||``,
     to the sums of rows.
     """
-    n_clusters, n_columns, device = weights.shape[1], rows.shape[1], device_of(rows)
-    sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
-    totals, scale = np.zeros(n_clusters, dtype=np.int64), 2.0 ** weight_bits()
+    device = device_of(rows)
+    n_clusters, n_columns = weights.shape[1], rows.shape[1]
+    scale = 2.0 ** weight_bits()
+    sums_of_rows = np.zeros((n_clusters, n_columns), dtype=np.int64)
+    sums_of_weights = np.zeros(n_clusters, dtype=np.int64)
     for block in blocks(len(rows), 1, block_entries=WEIGHTED_ROWS):
         whole = np.trunc(weights[block] * scale)
-        sums += device.host(device.hold(whole).T @ rows[block]).astype(np.int64)
-        totals += whole.sum(axis=0).astype(np.int64)
-    return sums, totals
+        products = device.hold(whole).T @ rows[block]
+        sums_of_rows += device.host(products).astype(np.int64)
+        sums_of_weights += whole.sum(axis=0).astype(np.int64)
+    return sums_of_rows, sums_of_weights

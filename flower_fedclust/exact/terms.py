@@ -350,13 +350,14 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
         The norm, positive and finite; it must follow from the message.
     norm : 1 or 2, default=2
     """
-    shape = values.shape[1:]
-    flat = np.ascontiguousarray(values).reshape(len(values), math.prod(shape))
+    n_rows, *shape = values.shape
+    flat = np.ascontiguousarray(values).reshape(n_rows, math.prod(shape))
     integers, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound, norm=norm)
-    added = _added(parted(integers))
-    added = added.reshape((*added.shape[:-1], *shape))
-    made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
-    return enforced(added, exponent, made, 2**BITS, len(values))
+    sums = _added(parted(integers))
+    sums = sums.reshape((*sums.shape[:-1], *shape))
+    l1 = bound if norm == 1 else math.inf
+    clipped_to = Bound(bound, l1, CLIPPED_TERM)
+    return enforced(sums, exponent, clipped_to, 2**BITS, n_rows)
 
 
 #: Squared distances are truncated to this many bits, so that a sum of 4096, one for each solution, is exact.

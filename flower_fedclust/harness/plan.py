@@ -85,8 +85,8 @@ class Forecast:
         For each epsilon: the fraction by which the clusters are expected to cost more than without
         noise; 0.1 is 10%.
     without_noise : float
-        The fraction by which the strategy's clusters without noise cost more than those of pooled
-        k-means, on the rows of the rehearsal.
+        The fraction by which the strategy without noise costs more than pooled k-means, on the rows
+        of the rehearsal.
     is_like : bool, default=False
         Whether the rows of the rehearsal were drawn from a similar table, and not made up.
     left_out : list of str, optional
@@ -213,8 +213,8 @@ def plan(
         As for :func:`~flower_fedclust.simulate`. Its model must have centers among the rows. Noise
         and signal are shown for its epsilon.
     clients : optional
-        Clients that resemble those of the run, as for :func:`~flower_fedclust.simulate`. They give
-        the number of rows, columns and clients, and the rehearsals draw their rows from them, with
+        Clients like the clients of the run, in a form that :func:`~flower_fedclust.simulate` takes.
+        They give the number of rows, columns and clients. The rehearsals draw rows from them, with
         replacement. None of these rows is sent. But if they are not public, the epsilon that is
         chosen with their help reveals something about them, which no guarantee covers.
     n_rows : int, optional
@@ -499,8 +499,14 @@ def _standard(like: ArrayLike, n_clusters: int) -> Floats:
         raise ValueError(
             f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters."
         )
-    rows = rows - rows.mean(axis=0)
-    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
+    return _standardized(rows)
+
+
+def _standardized(rows: Floats) -> Floats:
+    """Return rows moved to mean 0 and scaled to a mean squared norm of 1."""
+    centered = rows - rows.mean(axis=0)
+    squared_norms = (centered**2).sum(axis=1)
+    return np.asarray(centered / math.sqrt(float(squared_norms.mean())))
 
 
 def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
@@ -520,7 +526,8 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     ndarray of shape (n_rows, n_columns)
     """
     # 1. The share of the variance between the groups.
-    between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
+    tightness = TIGHTNESS * n_groups / math.sqrt(n_columns)
+    between = min(1 - math.exp(-tightness), MOST_BETWEEN)
     # 2. The group of each row.
     sizes = rng.dirichlet(np.full(n_groups, 3.0))
     groups = rng.choice(n_groups, size=n_rows, p=sizes)
@@ -528,10 +535,10 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     deviations = np.arange(1, n_columns + 1.0) ** -0.5
     means = rng.standard_normal((n_groups, n_columns)) * deviations
     offsets = rng.standard_normal((n_rows, n_columns)) * deviations
-    rows = math.sqrt(between) * means[groups] + math.sqrt(1 - between) * offsets
-    # 4. Scale the rows to mean 0 and a mean squared norm of 1.
-    rows -= rows.mean(axis=0)
-    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
+    rows = math.sqrt(between) * means[groups]
+    rows += math.sqrt(1 - between) * offsets
+    # 4. The units.
+    return _standardized(rows)
 
 
 def _planned(

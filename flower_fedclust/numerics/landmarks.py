@@ -153,14 +153,21 @@ def _kernel_and_factor(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, F
     The exponent ``2 gamma x.y - gamma ||x||^2 - gamma ||y||^2`` is one product, with ``(2 gamma x, -gamma ||x||^2,
     1)``. Far from the origin its terms would cancel, and digits would be lost.
     """
-    first, second = np.ones((len(rows), rows.shape[1] + 2)), np.ones((len(Y), Y.shape[1] + 2))
-    np.multiply(rows, 2.0 * gamma, out=first[:, :-2])
-    np.multiply(np.einsum("ij,ij->i", rows, rows), -gamma, out=first[:, -2])
-    second[:, :-2] = Y
-    np.multiply(np.einsum("ij,ij->i", Y, Y), -gamma, out=second[:, -1])
-    kernel: Floats = first @ second.T
-    np.minimum(kernel, 0.0, out=kernel)
-    return np.exp(kernel, out=kernel), second
+    n_columns = rows.shape[1]
+    squared_norms = np.einsum("ij,ij->i", rows, rows)
+    of_rows = np.ones((len(rows), n_columns + 2))
+    np.multiply(rows, 2.0 * gamma, out=of_rows[:, :n_columns])
+    np.multiply(squared_norms, -gamma, out=of_rows[:, n_columns])
+
+    squared_norms = np.einsum("ij,ij->i", Y, Y)
+    of_landmarks = np.ones((len(Y), n_columns + 2))
+    of_landmarks[:, :n_columns] = Y
+    np.multiply(squared_norms, -gamma, out=of_landmarks[:, n_columns + 1])
+
+    exponents: Floats = of_rows @ of_landmarks.T
+    # No squared distance is negative; rounding can make one so.
+    np.minimum(exponents, 0.0, out=exponents)
+    return np.exp(exponents, out=exponents), of_landmarks
 
 
 def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:

@@ -258,12 +258,18 @@ def spectral_projection(normalized_moment: Floats, n_vectors: int, noise: float 
     difference for them. If ``G' G`` has noise, of the standard deviation ``noise`` on the diagonal, S has estimates of
     the squared norms of the columns of ``G V`` instead of the eigenvalues.
     """
-    values, vectors = np.linalg.eigh(normalized_moment)
-    values, vectors = values[::-1], vectors[:, ::-1]  # the largest first
-    values, vectors = variances_along(values, noise)[:n_vectors], vectors[:, :n_vectors]
-    kept = values > float(values[0]) * len(vectors) * np.finfo(float).eps
-    scale = np.divide(1.0, np.sqrt(np.maximum(values, 0.0)), out=np.zeros_like(values), where=kept)
-    projection = np.zeros((len(vectors), n_vectors))
+    ascending, vectors = np.linalg.eigh(normalized_moment)
+    values = variances_along(ascending[::-1], noise)[:n_vectors]
+    vectors = vectors[:, ::-1][:, :n_vectors]
+
+    # Values that are 0 up to rounding stand for no direction.
+    n_factors = len(vectors)
+    least = float(values[0]) * n_factors * np.finfo(float).eps
+    roots = np.sqrt(np.maximum(values, 0.0))
+    scale = np.divide(1.0, roots, out=np.zeros_like(values), where=values > least)
+
+    # With fewer factors than vectors, the last columns stay 0.
+    projection = np.zeros((n_factors, n_vectors))
     projection[:, : vectors.shape[1]] = vectors * scale
     return projection
 
