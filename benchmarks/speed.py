@@ -174,7 +174,7 @@ def passes() -> None:
                     seconds = _processor(partial(question.asks.reply, question, source))
                 product = _processor(partial(_product, rows, centers))
                 found[name].append(seconds / product)
-    print(f"200,000 x 50, {len(centers)} centers: processor time over that of the product")
+    print(f"200,000 x 50, {len(centers)} centers: processor time, divided by the product's")
     for name, ratios in found.items():
         print(f"  {name}: median {sorted(ratios)[2]:.1f} (least {min(ratios):.1f})")
 

@@ -546,7 +546,7 @@ def read_rows(
 ) -> Table:
     """Read a file, or open it to be read in batches if it is large or a folder of parts.
 
-    ``options`` are those of :func:`read_table`.
+    Takes the same ``options`` as :func:`read_table`.
     """
     if _size_of(Path(path)) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
         return read_table(path, **options)

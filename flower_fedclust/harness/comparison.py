@@ -283,8 +283,8 @@ class Comparison:
     ) -> Trial:
         """Return the trial of a strategy.
 
-        A strategy that was given by name gets the budget of the comparison, and those of its
-        parameters that the strategy accepts. A strategy object keeps its own.
+        If the strategy is a name, it gets the comparison's budget, and each of the comparison's
+        parameters that it accepts. A strategy object keeps its own budget and parameters.
         """
         if isinstance(strategy, str):
             name, instance, entry = strategy, None, find(strategy)

@@ -444,8 +444,8 @@ class Contender:
     def is_comparable(self, column: str) -> bool:
         """Return whether a measure can be compared between this contender and others.
 
-        A cost, or another measure of distances, cannot be compared if this strategy computes it in
-        another space than that of the rows.
+        Costs and other measures of distances cannot be compared if this strategy computes them on
+        transformed rows.
         """
         return column not in _IN_SPACE_OF_ROWS or self.has_comparable_cost
 

@@ -452,8 +452,8 @@ def repeated(
     them until they agree with later releases: the means of the clusters, and the costs of the compared solutions. An
     imitated run sees the cells with new noise, chooses among their k-means solutions, takes Lloyd steps on the drawn
     rows, and ends with the noise of its last steps. This noise is ROUGHER times the real one, because a real run would
-    also search in other directions. Further runs are imitated without noise, to separate the effect of noise from
-    that of the random search.
+    also search in other directions. Further runs are imitated without noise: they show what the random
+    search alone changes.
 
     Parameters
     ----------
