@@ -85,6 +85,9 @@ OF = " of"
 #: The key "x asked" holds the hash of the question that led to the value under the key "x".
 ASKED = " asked"
 
+#: The key of what a client said about its table when it enrolled in a run.
+ENROLLED = "enrolled"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -320,8 +323,7 @@ class ProtocolClient(NumPyClient):
                 raise DataError(
                     f"client {self.name}: its table has lost rows, and its noise was announced for more."
                 )
-        # It is loaded for every message.
-        if callable(self._given_data) and self.context is not None:
+        if self._may_change:
             self._check_unchanged(data)
         return data
 
@@ -450,10 +452,10 @@ class ProtocolClient(NumPyClient):
     def _forget(self) -> None:
         """Drop what an earlier run left here, because this run's report does not cover it."""
         if self.context is not None:
-            # The secrets of secure sums stay: enrolling again must not let a server restart a secure sum.
-            kept = f"fedclust.{SECURE}"
+            # Enrolling again must not let a server restart a secure sum, or use a table that has changed.
+            kept = {f"fedclust.{SECURE}", f"fedclust.{ENROLLED}"}
             for key in [
-                key for key in self.context.state if key.startswith("fedclust.") and key != kept
+                key for key in self.context.state if key.startswith("fedclust.") and key not in kept
             ]:
                 del self.context.state[key]
 
@@ -474,7 +476,9 @@ class ProtocolClient(NumPyClient):
                     # An interrupted run needs the memory that it left here.
                     if not config.get("goes_on"):
                         self._forget()
+                    self._check_as_enrolled(config)
                     facts["columns"] = self._columns(config)
+                    self._remember_enrolled(config)
                     return list(PROBE), 1, hashed(PROBE, facts)
                 asked = [] if config.get(EMPTY) else parameters
                 arrays, units = sent_arrays(
@@ -497,6 +501,7 @@ class ProtocolClient(NumPyClient):
         if not config.get("evaluate", True):
             return 0.0, 0, hashed([], facts, (0.0, 0))
         try:
+            self._check_as_enrolled(config)
             self.consent.check_evaluation(self.name)
             check_fields(config, OF_MODEL, self.name)
             with one_thread():
@@ -554,6 +559,7 @@ class ProtocolClient(NumPyClient):
         asks = getattr(type(self), str(config["task"]), None)
         if not isinstance(asks, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
+        self._check_as_enrolled(config)
         question = read_question(asks, list(map(as_numbers, arrays)), config, type(self))
         self._check_most_rows(question.most_rows)
         answer, rows = question.answer, str(config.get("rows", ""))
@@ -784,6 +790,47 @@ class ProtocolClient(NumPyClient):
                 f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
                 "the run has ended."
             )
+
+    def _remember_enrolled(self, config: Mapping[str, Any]) -> None:
+        """Keep what the client says about its table when it first enrols in a run."""
+        if self._enrolled(config) is None and self._may_change:
+            facts = {"run": self._run_of(config)} | self.outline.facts
+            self._remember(ENROLLED, [as_bytes(json.dumps(facts))], is_own=True)
+
+    def _check_as_enrolled(self, config: Mapping[str, Any]) -> None:
+        """Raise a DataError if what the client said about its table when it enrolled is no longer true.
+
+        A site hears of such a change only when it reads its table after a charge. Without this check that answer would
+        fail, and the next one would be computed from another table than the run is about.
+        """
+        if (then := self._enrolled(config)) is None:
+            return
+        now = self.outline.facts
+        changed = [name for name in ("columns", "schema", "subjects") if now[name] != then[name]]
+        if now["n_rows"] < then["n_rows"]:
+            changed.append("number of rows")
+        if changed:
+            raise DataError(
+                f"client {self.name}: its table has changed since it enrolled in this run ({', '.join(changed)}); "
+                "restore it and start this client again, or start another run."
+            )
+
+    def _enrolled(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what the client said about its table when it enrolled in this run; None if it did not."""
+        if not self._may_change or (kept := self._kept(ENROLLED)) is None:
+            return None
+        facts: dict[str, Any] = json.loads(as_text(kept[0]))
+        return facts if facts["run"] == self._run_of(config) else None
+
+    @property
+    def _may_change(self) -> bool:
+        """Whether the table may change between two messages, because it is loaded for each."""
+        return callable(self._given_data) and self.context is not None
+
+    def _run_of(self, config: Mapping[str, Any]) -> str:
+        """Return the name of a message's run."""
+        assert self.context is not None
+        return str(config.get("run") or self.context.run_id)
 
     def _columns(self, config: Mapping[str, Any]) -> str:
         """Return the columns with which the client takes part, as JSON.

@@ -68,6 +68,16 @@ class Outline:
     #: The table has rows of at least this many persons; 0 if it does not say whose rows are whose.
     n_subjects: int = 0
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that hold for a whole run, as JSON can hold them; only :attr:`n_rows` may grow."""
+        return {
+            "columns": self.n_columns if self.columns is None else list(self.columns),
+            "schema": None if self.schema is None else self.schema.to_json(),
+            "subjects": self.n_subjects > 0,
+            "n_rows": self.n_rows,
+        }
+
 
 class ClientData:
     """The checked rows of one client, or an unprepared table that a schema turns into rows.

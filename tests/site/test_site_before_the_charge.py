@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,6 +138,93 @@ def test_an_answer_rests_on_no_more_rows_than_there_are(tmp_path):
     assert "has lost rows" in audit(own)[-1]["reason"]
     change(tmp_path / "own", "fewer rows")
     assert Site(settings).outline.n_rows == 39  # a later run knows it
+
+
+def restarted(settings):
+    """The site in a new process, which reads its table as it starts."""
+    own = Site(settings)
+    assert own.data.n_rows
+    return own
+
+
+def n_charged(own):
+    return len(own.ledger.read())
+
+
+def enrolled_then_renamed(folder, **policy):
+    """A run in which a site enrolled, before a column of its table was renamed."""
+    settings = started(folder, schema=False, **policy)
+    server = Server(Site(settings))
+    assert json.loads(server.send([], ENROL).metrics["columns"]) == ["a", "b", "c"]
+    change(folder, "another column")
+    return server
+
+
+def test_columns_that_a_run_did_not_enrol_with_fail_once_after_a_charge_and_then_before(tmp_path):
+    server = enrolled_then_renamed(tmp_path / "own")
+    heard = [server.ask_sum().metrics["failure"] for _ in range(3)]
+    assert heard == ["failed"] * 3
+    assert n_charged(server.site) == 2  # the enrolment, and the first sum
+    reason = audit(server.site)[-1]["reason"]
+    assert "its table has changed since it enrolled in this run (columns)" in reason
+
+
+def test_columns_that_change_while_a_site_is_restarted_fail_before_a_charge(tmp_path):
+    server = enrolled_then_renamed(tmp_path / "own")
+    server.site = restarted(server.site.settings)
+    assert server.ask_sum().metrics["failure"] == "failed"
+    assert n_charged(server.site) == 1
+    change(tmp_path / "own", "nothing")
+    server.site = restarted(server.site.settings)
+    arrays_of(server.ask_sum())
+
+
+@pytest.mark.parametrize("more", [{}, {"goes_on": True}], ids=["as new", "goes on"])
+def test_enrolling_again_in_a_run_neither_tells_nor_allows_other_columns(tmp_path, more):
+    server = enrolled_then_renamed(tmp_path / "own")
+    server.site = restarted(server.site.settings)
+    answer = server.send([], ENROL | more)
+    assert answer.metrics["failure"] == "failed"
+    assert "columns" not in answer.metrics
+    assert server.ask_sum().metrics["failure"] == "failed"
+    assert n_charged(server.site) == 1
+
+
+def test_a_run_that_enrols_after_the_change_has_the_columns_of_then(tmp_path):
+    first = enrolled_then_renamed(tmp_path / "own")
+    later = Server(restarted(first.site.settings), run_id=2)
+    assert json.loads(later.send([], ENROL).metrics["columns"]) == ["a", "b", "d"]
+    arrays_of(later.ask_sum())
+
+
+def test_a_model_is_not_evaluated_on_other_columns(tmp_path):
+    server = enrolled_then_renamed(tmp_path / "own", evaluations=2)
+    server.site = restarted(server.site.settings)
+    assert server.evaluate(np.zeros((2, 3))).metrics["failure"] == "failed"
+    assert n_charged(server.site) == 1
+
+
+def fewer_rows(outline):
+    return replace(outline, n_rows=outline.n_rows - 1)
+
+
+@pytest.mark.parametrize(
+    ("changed_outline", "what"),
+    [
+        (fewer_rows, "number of rows"),
+        (lambda outline: replace(outline, n_subjects=50), "subjects"),
+        (lambda outline: replace(outline, schema=SCHEMA), "schema"),
+        (lambda outline: replace(outline, columns=None, n_columns=4), "columns"),
+    ],
+)
+def test_what_else_a_run_enrolled_with_may_not_change(tmp_path, monkeypatch, changed_outline, what):
+    settings = started(tmp_path / "own", schema=False, row_count=True)
+    server = Server(Site(settings))
+    server.send([], ENROL)
+    monkeypatch.setattr(Site, "outline", changed_outline(server.site.outline))
+    assert server.ask_sum().metrics["failure"] == "failed"
+    assert n_charged(server.site) == 1
+    assert f"({what})" in audit(server.site)[-1]["reason"]
 
 
 def test_no_row_is_read_before_a_charge(tmp_path):
