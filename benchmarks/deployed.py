@@ -62,10 +62,12 @@ FAMILIES = {
     "private-mixture": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "private-density": Family(8.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "feddp-kmeans-proofs": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-lloyd-server-kmeans++": Family(
         4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True
     ),
     "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", replaces=True),
+    "dp-fedc-printed": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", replaces=True),
     "fedsc": Family(None, "n_rounds = 1\nn_atoms = 5", kinds=("sums", "codes")),
     "fedsc-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
     "spp-fgc": Family(None, "", kinds=("centers", "codes")),
