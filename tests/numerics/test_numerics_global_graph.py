@@ -103,6 +103,16 @@ def test_of_two_clients_only_mutual_links_count():
         assert [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)] == expected
 
 
+def test_with_two_clients_a_prototype_has_up_to_two_mutual_links():
+    places, client = np.array([0.0, 1.0, 2.0, 0.1, 1.1, 2.1]), np.array([0, 0, 0, 1, 1, 1])
+    J = (places[:, None] - places) ** 2
+    # Three parts are allowed, so that no bridge can make up for a link that is missing.
+    found = prototype_affinity(J, np.ones(6), client, n_parts=3)
+    links = [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)]
+    # The two nearest of 1.1 are 1 and 2, so 0 has a single mutual link.
+    assert links == [(0, 3), (1, 3), (1, 4), (2, 4), (2, 5)]
+
+
 def test_bridges_are_the_shortest_links_that_leave_as_many_parts_as_there_are_clusters():
     J, client = two_clients_of_which_one_lacks_a_cluster()
     # 1 is nearer to 0.1 than 0 is to 1.2.
