@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
@@ -95,29 +95,70 @@ def tasks_that_fit(
     """Return the missing draws of the tables that fit in these minutes of one processor.
 
     Tables without any kept figure come first, and the quickest of them before the others. A table is run seed by seed,
-    so that all of its rows have as many seeds if the time is over.
+    so that all of its rows have as many seeds if the time is over. A row that several tables have is run once.
     """
     measured_before = {key[:2] for key in kept}
     missing: list[tuple[bool, float, list[Task]]] = []
+    equal = {paper.name: equal_rows(paper) for paper in papers}
     for paper in papers:
         for table in paper.tables:
             if table.why_not() is not None:
                 continue
-            tasks = [
+            left = [
                 (paper.name, table.name, row.name, seed)
                 for seed in range(table.seeds)
                 for row in table.rows
+                if first_known(draws, paper.name, equal[paper.name][table.name, row.name], seed)
+                is None
             ]
-            left = [task for task in tasks if draws.known(*task) is None]
             needed = table.minutes * len(left) / len(table.rows)
             missing.append(((paper.name, table.name) in measured_before, needed, left))
-    fitting: list[Task] = []
+    fitting: dict[Task, None] = {}
     remaining = minutes
     for _, needed, left in sorted(missing, key=lambda one: one[:2]):
-        if needed <= remaining:
-            fitting += left
-            remaining -= needed
-    return fitting
+        if needed > remaining:
+            continue
+        remaining -= needed
+        for task in left:
+            paper_name, table_name, row_name, seed = task
+            others = equal[paper_name][table_name, row_name]
+            if not any((paper_name, *other, seed) in fitting for other in others):
+                fitting[task] = None
+    return list(fitting)
+
+
+def equal_rows(paper: Paper) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return whose draws count for each row, as pairs of table and row: its own, and draws of equal rows.
+
+    Rows are equal if they run the same and the other table has all columns of this one: the map of one figure, without
+    noise, can be a map of another.
+    """
+    rows = [
+        (table.name, row.name, set(row.columns), row.without_names())
+        for table in paper.tables
+        for row in table.rows
+    ]
+    return {
+        (table, name): [
+            (table, name),
+            *(
+                (other_table, other_name)
+                for other_table, other_name, other_columns, other_runs in rows
+                if other_runs == runs
+                and columns <= other_columns
+                and (other_table, other_name) != (table, name)
+            ),
+        ]
+        for table, name, columns, runs in rows
+    }
+
+
+def first_known(
+    draws: Draws, paper: str, rows: Iterable[tuple[str, str]], seed: int
+) -> Draw | None:
+    """Return the draw of the first of these rows that has one for a seed; None if there is none."""
+    known = (draws.known(paper, table, row, seed) for table, row in rows)
+    return next((draw for draw in known if draw is not None), None)
 
 
 _paper = cache(find_paper)
@@ -179,14 +220,16 @@ def figures_of(
 ) -> dict[Key, Kept]:
     """Return all figures: of the draws, and kept ones of rows without draws.
 
-    If only some of a row's seeds are known, its kept figure stays if it has more seeds.
+    If only some of a row's seeds are known, its kept figure stays if it has more seeds. The draws of a row count for
+    equal rows of other tables, too.
     """
     found = dict(kept or {})
     for paper in papers:
+        equal = equal_rows(paper)
         for table in paper.tables:
             for row in table.rows:
                 known = [
-                    draws.known(paper.name, table.name, row.name, seed)
+                    first_known(draws, paper.name, equal[table.name, row.name], seed)
                     for seed in range(table.seeds)
                 ]
                 own = [draw for draw in known if draw is not None]

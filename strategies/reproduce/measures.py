@@ -15,7 +15,7 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import accepted_parameters, make_strategy
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
-from reproduce.files import SETS, read_mat
+from reproduce.files import DIGITS, SETS, read_digits, read_mat
 from reproduce.tables import Experiment
 
 Measure = Callable[[Experiment, int], Mapping[str, float]]
@@ -23,7 +23,8 @@ Measure = Callable[[Experiment, int], Mapping[str, float]]
 MEASURES: dict[str, Measure] = {}
 #: Data sets of the papers that the package does not have.
 DATA: dict[str, Callable[[], Table]] = {
-    name: partial(read_mat, *found) for name, found in SETS.items()
+    DIGITS: read_digits,
+    **{name: partial(read_mat, *found) for name, found in SETS.items()},
 }
 
 

@@ -14,6 +14,7 @@ from reproduce.tables import Experiment, Figure, Paper, PaperTable, RowOutcome, 
 
 NOT_RUN = "not run yet."
 SOME_NOT_RUN = "some rows have not been run yet."
+NOT_POSSIBLE = "not possible"
 
 #: Of one core: three hours on two.
 MINUTES = 360.0
@@ -152,7 +153,20 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
                 reasons=missing if of_table else (NOT_RUN,),
             )
     for item, reason in paper.not_reproduced.items():
-        yield Line(paper.name, item, ours="not possible", reasons=(reason,))
+        substitutes = [
+            kept
+            for key, kept in figures.items()
+            if key[0] == paper.name and key[1] in paper.instead.get(item, ())
+        ]
+        yield Line(
+            paper.name,
+            item,
+            ours=f"{NOT_POSSIBLE}; instead {_figures(len(substitutes))}"
+            if substitutes
+            else NOT_POSSIBLE,
+            measured=_when(*substitutes) if substitutes else "",
+            reasons=(reason,),
+        )
 
 
 def _line_of_group(
@@ -235,9 +249,13 @@ def page(papers: Sequence[Paper], figures: Mapping[Key, Kept]) -> str:
     """Return the page with every item of every paper, the largest gaps first."""
     lines = [line for paper in papers for line in lines_of(paper, figures)]
     worse = sorted((line for line in lines if line.shortfall > 0), key=lambda line: -line.shortfall)
-    absent = [line for line in lines if line.gap is None and not line.measured]
+    absent = [
+        line
+        for line in lines
+        if line.gap is None and (not line.measured or line.ours.startswith(NOT_POSSIBLE))
+    ]
     others = [line for line in lines if line.gap is not None and line.shortfall <= 0]
-    unprinted = [line for line in lines if line.gap is None and line.measured]
+    unprinted = [line for line in lines if line.gap is None and line not in absent]
     shown = [*worse, *absent, *others, *unprinted]
     reasons = list(dict.fromkeys(reason for line in shown for reason in line.reasons))
     n_better, n_compared = _compared(papers, figures)

@@ -6,7 +6,8 @@ the group stands for all combinations. ``method`` names an entry of ``[methods]`
 ``settings`` of a table apply to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]``
 replaces values by words. ``because`` of a table names entries of ``[reasons]``: why our figures can differ from the
 printed ones; the entry "others" is for methods beside the paper's own. What stands at the top of the file is the
-default of all tables; ``[groups]`` has rows that several tables share.
+default of all tables; ``[groups]`` has rows that several tables share. ``[not_reproduced]`` gives reasons for items
+without a table, and ``[instead]`` the tables that stand in for some of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from importlib import metadata
@@ -90,6 +91,10 @@ class Experiment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     printed: Mapping[str, Figure] = field(default_factory=dict)  #: The paper's figures by column.
 
+    def without_names(self) -> Experiment:
+        """Return what runs: rows of two tables are equal if they differ only in names and printed figures."""
+        return replace(self, name="", columns=(), printed={})
+
 
 @dataclass(frozen=True)
 class PaperTable:
@@ -135,6 +140,8 @@ class Paper:
     items: tuple[str, ...] = ()  #: Every table and figure of the paper: "Table 1", "Figure 2".
     strategies: tuple[str, ...] = ()  #: The paper's own ones, or how their names begin.
     reasons_of_others: tuple[str, ...] = ()  #: Why figures of methods beside them can differ.
+    #: From an item that is not reproduced to the tables that stand in for it.
+    instead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def is_own(self, row: Experiment, column: str) -> bool:
         """Tell whether a figure belongs to one of the paper's own methods, and not to one beside them."""
@@ -199,6 +206,7 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
         tuple(text.get("items", ())),
         (path.stem, *text.get("strategies", ())),
         tuple(reasons[name] for name in ("others",) if name in reasons),
+        {item: tuple(names) for item, names in text.get("instead", {}).items()},
     )
 
 

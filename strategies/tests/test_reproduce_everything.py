@@ -1,6 +1,7 @@
 """All tables of all papers: what is run, what is kept, and the pages."""
 
 import csv
+import gzip
 import re
 
 import numpy as np
@@ -12,6 +13,7 @@ from reproduce import __main__ as command
 from reproduce import everything, files
 from reproduce.everything import (
     Kept,
+    equal_rows,
     figures_of,
     keys_of,
     measured,
@@ -133,6 +135,55 @@ def test_the_quickest_tables_that_fit_are_run_and_nothing_that_is_known(toys):
     draws.add(*toy[2], draw=Draw({"accuracy": 0.75}, 2.0, "2024-05-04"))
     whole = {key: Kept(2, Figure(0.625, 0.125), "2024-05-04", 3.0)}
     assert figures_of([toys], draws, before) == whole
+
+
+def test_a_row_that_several_tables_have_is_run_once(toys, tmp_path):
+    (tmp_path / "toys.toml").write_text(
+        TOML
+        + """
+[tables.again]
+title = "Figure 1: the same run"
+columns = ["NMI"]
+run = {seeds = 2, minutes = 2}
+settings = {data = "iris"}
+rows = [{name = "once more", strategy = "k-fed", clients = 3}, {name = "another", strategy = "k-fed", clients = 4}]
+"""
+    )
+    toys = find_paper("toys", tmp_path)
+    own, again = ("toy", "k-FED"), ("again", "once more")
+    # The toy has the column of the other table, but not the other way round.
+    assert equal_rows(toys)[again] == [again, own]
+    assert equal_rows(toys)[own] == [own]
+    assert equal_rows(toys)["again", "another"] == [("again", "another")]
+    draws = Draws()
+    planned = tasks_that_fit([toys], draws, 10.0)
+    assert ("toys", *own, 0) in planned
+    assert [task for task in planned if task[1] == "again"] == [
+        ("toys", "again", "another", 0),
+        ("toys", "again", "another", 1),
+    ]
+    draws.add("toys", *own, 0, draw=Draw({"accuracy": 0.5, "NMI": 0.25}, 1.0, "2024-05-03"))
+    assert ("toys", *again, 0) not in tasks_that_fit([toys], draws, 2.0)
+    figures = figures_of([toys], draws)
+    assert figures["toys", *again, "NMI"] == Kept(1, Figure(0.25), "2024-05-03", 1.0)
+    assert ("toys", *again, "accuracy") not in figures
+
+
+def test_a_substitute_stands_beside_what_is_not_possible(toys, tmp_path):
+    (tmp_path / "toys.toml").write_text(TOML + '\n[instead]\n"Table 2" = ["slow"]\n')
+    figures = read_kept(tmp_path / "kept")
+    text = page([find_paper("toys", tmp_path)], figures)
+    lines = [line for line in text.splitlines() if "| Table 2 |" in line]
+    assert lines == [
+        "| [toys](toys.md) | Table 2 |  |  | not possible; instead 1 figure |  |  "
+        "| 1 seed, 2024-05-01 | 4 |"
+    ]
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_what_stands_in_for_an_item_is_a_table(paper):
+    assert paper.instead.keys() <= paper.not_reproduced.keys()
+    assert set().union(*paper.instead.values()) <= {table.name for table in paper.tables}
 
 
 def test_a_page_has_a_line_for_each_item_and_the_largest_gap_first(toys, tmp_path):
@@ -288,3 +339,24 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(content, tmp_path, monkey
     (tmp_path / "Bank.mat").write_text("no rows")
     with pytest.raises(DataError, match=r"Bank\.mat .*; copy it again"):
         read_mat("Bank")
+
+
+def test_digits_are_read_from_a_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(files.DIGITS_FOLDER, raising=False)
+    assert "data in FEDCLUST_MNIST" in files.why_absent([files.DIGITS, "Bank"])
+    pixels = np.arange(files.N_DIGITS * 4, dtype=np.uint64).astype(np.uint8)
+    labels = (np.arange(files.N_DIGITS) % 10).astype(np.uint8)
+    for (name, offset), numbers in zip(files.DIGIT_FILES.items(), (pixels, labels), strict=True):
+        (tmp_path / name).write_bytes(gzip.compress(bytes(offset) + numbers.tobytes()))
+    monkeypatch.setenv(files.DIGITS_FOLDER, str(tmp_path))
+    assert files.why_absent([files.DIGITS]) is None
+    table = files.read_digits()
+    np.testing.assert_array_equal(table.rows, pixels.reshape(-1, 4) / 255)
+    np.testing.assert_array_equal(table.labels, labels)
+    # A file that lacks its end.
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(100)))
+    with pytest.raises(DataError, match="copy its files again"):
+        files.read_digits()
+    monkeypatch.delenv(files.DIGITS_FOLDER)
+    with pytest.raises(ValueError, match="It needs MNIST's test digits"):
+        files.read_digits()
