@@ -15,10 +15,10 @@ from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.metrics import agreement, count_table
 from flower_fedclust.numerics.prototypes import Prototypes, mean_distances
 from flower_fedclust.numerics.spectral import components_of
-from flower_fedclust.numerics.structural_graph import rank_constrained_solution
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, Uploads, joined
+from flower_fedclust_papers.rank_constraint import rank_constrained_solution
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

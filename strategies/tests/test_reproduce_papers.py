@@ -1,6 +1,7 @@
 """The papers' tables: what they name exists, their printed figures are the papers', and the quick ones run."""
 
 import csv
+import importlib
 import inspect
 import tomllib
 from dataclasses import replace
@@ -195,3 +196,10 @@ def test_spp_fgc_runs_without_its_graphs(without):
     )
     assert found.metrics["accuracy"] > 0.5
     assert any((a != b).any() for a, b in zip(whole.labels, found.labels, strict=True))
+
+
+def test_the_script_that_draws_the_papers_pictures_finds_what_it_imports(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE.parents[1] / "docs"))
+    module = importlib.import_module("paper_pictures")
+    assert callable(module.draw_curves)
+    assert callable(module.draw_graphs)
