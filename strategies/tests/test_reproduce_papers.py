@@ -50,7 +50,7 @@ def test_every_setting_of_a_table_reaches_one_of_its_rows(name):
 @pytest.mark.parametrize(
     ("paper", "n_figures", "sample"),
     [
-        ("dp-fedc", 19, ("table-1", "DP-FedC, epsilon 20, noise on sums", "accuracy", 0.431)),
+        ("dp-fedc", 25, ("table-1", "DP-FedC, epsilon 20, noise on sums", "accuracy", 0.431)),
         ("feddp-kmeans", 10, ("radius", "mixture of Gaussians", "radius", 10.57)),
         ("fedsc", 219, ("iris", "FedSC", "NMI", 0.6708)),
         ("maps", 360, ("mnist", "Fed-UMAP+, one class a client", "NPA 50-NN", 0.186)),
