@@ -546,6 +546,10 @@ class Outcome:
     again: Repeated | None = None
 
 
+#: Noise alone exceeds so many of its standard deviations in one of 30,000 runs.
+SURE_OF_GAIN = 4.0
+
+
 @dataclass(frozen=True)
 class DensityGain:
     """How much larger a row's log-density is under a mixture than under one Gaussian, as released by a run; in nats."""
@@ -557,7 +561,7 @@ class DensityGain:
     @property
     def is_clear(self) -> bool:
         """Whether the mixture fits better than one Gaussian by more than noise can explain."""
-        return self.mean - DEVIATIONS * self.deviation > self.hidden
+        return self.mean - SURE_OF_GAIN * self.deviation > self.hidden
 
 
 #: The server half of a strategy: it yields rounds, receives their results, and returns a Model or an Outcome.

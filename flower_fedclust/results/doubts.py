@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.replies import LARGEST_PART, of_largest
-from flower_fedclust.engine.rounds import DEVIATIONS, DensityGain
+from flower_fedclust.engine.rounds import DEVIATIONS, SURE_OF_GAIN, DensityGain
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
@@ -399,7 +399,7 @@ def _of_density(gain: DensityGain | None) -> list[Doubt]:
         return []
     sentence = (
         f"One Gaussian may describe the rows better than this mixture, which gains {gain.mean:.2g} ± "
-        f"{DEVIATIONS * gain.deviation:.2g} nats a row (noise), while noise may hide {gain.hidden:.2g} nats in the "
+        f"{SURE_OF_GAIN * gain.deviation:.2g} nats a row (noise), while noise may hide {gain.hidden:.2g} nats in the "
         "covariance of all rows: do not rely on densities; use fewer clusters, more rows or a larger epsilon."
     )
     return [Doubt("one-gaussian", sentence, asdict(gain))]

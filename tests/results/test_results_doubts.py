@@ -10,6 +10,7 @@ import flower_fedclust as fc
 from flower_fedclust.data import Table, partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.engine.rounds import DensityGain
 from flower_fedclust.harness.run import doubt_lines
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.validity import ALL_FOUND_AGAIN, Repeated
@@ -112,6 +113,11 @@ def test_an_unstable_result_names_its_clusters_and_its_reason_and_advises_what_c
     assert _of_other_runs(ALL_FOUND_AGAIN, again) == []
     assert _of_other_runs(0.8, None) == []  # of a mixture or a density
     assert _of_other_runs(0.6, None)
+
+
+def test_a_gain_over_one_gaussian_is_clear_only_beyond_four_deviations_of_its_noise():
+    assert DensityGain(mean=1.0, deviation=0.2, hidden=0.1).is_clear
+    assert not DensityGain(mean=1.0, deviation=0.3, hidden=0.1).is_clear
 
 
 CORNERS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

@@ -8,6 +8,7 @@ from sklearn.mixture import GaussianMixture
 
 import flower_fedclust as fc
 from flower_fedclust import authoring
+from flower_fedclust.engine.rounds import SURE_OF_GAIN
 from flower_fedclust.models import MixtureModel
 from flower_fedclust.strategies import private_mixture
 from flower_fedclust.strategies.common import mixture_search
@@ -120,12 +121,14 @@ def test_the_heaviest_component_is_never_dropped():
 @pytest.mark.parametrize("n_rows", [150, 3000])
 def test_a_mixture_that_may_be_no_better_than_one_gaussian_says_so(n_rows):
     rows = np.random.default_rng(0).normal(size=(n_rows, 3))
-    # The doubt allows for two standard deviations of the noise; one run in 48 has more (the run of seed 0).
-    result = run(rows, n_clusters=3, max_norm=8.0, seed=1)
+    # In the run of 150 rows and seed 0, the noise raises the gain by 2.4 standard deviations.
+    result = run(rows, n_clusters=3, max_norm=8.0)
     assert "one-gaussian" in codes(result)
     assert n_rows == 150 or "unstable" in codes(result)
     (doubt,) = (doubt for doubt in result.doubts if doubt.code == "one-gaussian")
-    assert doubt.numbers["mean"] - 2 * doubt.numbers["deviation"] <= doubt.numbers["hidden"]
+    assert (
+        doubt.numbers["mean"] - SURE_OF_GAIN * doubt.numbers["deviation"] <= doubt.numbers["hidden"]
+    )
 
 
 def test_a_clear_mixture_is_better_than_one_gaussian():
