@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -24,11 +24,9 @@ CLEAR = 0.1
 ALIKE = 0.7
 #: Another run would find a cluster again if its mean Jaccard index with simulated reruns is at least FOUND_AGAIN, and
 #: all clusters if the mean adjusted Rand index is at least ALL_FOUND_AGAIN. The latter is smaller because four clusters
-#: with a Jaccard index of 0.8 each have an adjusted Rand index of 0.73.
+#: with a Jaccard index of 0.8 each have an adjusted Rand index of 0.73. It is also the limit for a stable number of
+#: clusters.
 FOUND_AGAIN, ALL_FOUND_AGAIN = 0.8, 0.74
-#: A number of clusters is stable if simulated reruns with more noise agree: if their adjusted Rand index is at least
-#: this.
-STABLE = 0.92
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
 
@@ -152,13 +150,30 @@ class ClusterNumber:
     #: The silhouette that k-means would have in one Gaussian of this spread.
     of_one_gaussian: Sequence[float]
     stability: Sequence[float]  #: The agreement with simulated reruns; see :class:`Repeated`.
+    #: The number with which the run went on; its stability has been judged again after the run.
+    ran_with: int | None = None
+
+    def after_run(self, agreement: float) -> Self:
+        """Return the estimate after a run with the chosen number of clusters.
+
+        Its stability becomes the agreement with simulated reruns that the run's later releases show. This is the figure
+        that the doubt "unstable" judges, so the two never contradict each other.
+        """
+        stability = [
+            agreement if number == self.chosen else before
+            for number, before in zip(self.numbers, self.stability, strict=True)
+        ]
+        return replace(self, stability=stability, ran_with=self.chosen)
 
     @property
     def chosen(self) -> int:
         """The smallest stable number whose silhouette is nearly the largest among stable numbers.
 
-        If no number is clear, it is the smallest stable number, or the smallest that was tried if none is stable.
+        If no number is clear, it is the smallest stable number, or the smallest that was tried if none is stable. After
+        a run it is the number of the run.
         """
+        if self.ran_with is not None:
+            return self.ran_with
         index = self._best_of(self._is_stable) if self.is_clear else int(np.argmax(self._is_stable))
         return int(self.numbers[index])
 
@@ -168,7 +183,8 @@ class ClusterNumber:
         everywhere, among_stable = (
             self._gain(self._best_of(among)) for among in (None, self._is_stable)
         )
-        return bool(self._is_stable.any() and min(everywhere, among_stable) >= CLEAR)
+        is_stable = self._is_stable.any() and not self._is_lost
+        return bool(is_stable and min(everywhere, among_stable) >= CLEAR)
 
     @property
     def sentence(self) -> str:
@@ -179,11 +195,13 @@ class ClusterNumber:
                 "No clear number: noise hides too many of the small clusters that would show it; take a larger "
                 f"epsilon, more rows, or a smaller range. {self.chosen} is the smallest."
             )
+        if self._is_lost:
+            return self._sentence_of_lost()
         if not self._is_stable.any():
             return (
                 f"No clear number: with any number from {fewest} to {most}, another run would find other clusters "
-                f"(stability {max(self.stability):.2f} at most, below {STABLE:g}); take a larger epsilon or more "
-                f"rows. {self.chosen} is the smallest."
+                f"(stability {max(self.stability):.2f} at most, below {ALL_FOUND_AGAIN:g}); take a larger epsilon or "
+                f"more rows. {self.chosen} is the smallest."
             )
         if not self.is_clear:
             index, which = self._best_of(None), "none"
@@ -257,7 +275,28 @@ class ClusterNumber:
     @property
     def _is_stable(self) -> NDArray[np.bool_]:
         """Tell for which numbers another run would find nearly the same clusters."""
-        return np.asarray(self.stability) >= STABLE
+        return np.asarray(self.stability) >= ALL_FOUND_AGAIN
+
+    @property
+    def _is_lost(self) -> bool:
+        """Tell whether the run went on with a number whose clusters another run would not find, as it turned out."""
+        return self.ran_with is not None and not self._is_stable[self._index_of_chosen]
+
+    @property
+    def _index_of_chosen(self) -> int:
+        return list(self.numbers).index(self.chosen)
+
+    def _sentence_of_lost(self) -> str:
+        """Say that the clusters of the run are not stable, and which numbers may be better."""
+        stability = self.stability[self._index_of_chosen]
+        others = [str(self.numbers[index]) for index in np.flatnonzero(self._is_stable).tolist()]
+        advice = "take a larger epsilon or more rows"
+        if others:
+            advice = f"try {' or '.join(others[:3])} clusters, which it would probably find again"
+        return (
+            f"No clear number: another run would find other clusters than these {self.chosen} (stability "
+            f"{stability:.2f}, below {ALL_FOUND_AGAIN:g}); {advice}."
+        )
 
     def _best_of(self, among: NDArray[np.bool_] | None) -> int:
         """Return the first index with nearly the largest silhouette among some numbers; if there are none, of all."""

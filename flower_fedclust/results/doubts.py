@@ -534,9 +534,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
     It names the clusters that would be found again, and says whether noise, the table or the search
     is the reason.
     """
-    # Where steps were not imitated (mixtures, densities), the estimate is not as hopeful.
-    least = ALIKE if again is None else ALL_FOUND_AGAIN
-    if agreement is None or agreement >= least:
+    if agreement is None or agreement >= ALL_FOUND_AGAIN:
         return []
     numbers: dict[str, Any] = {"ari": agreement}
     reason_text, advice = "", _ADVICE["noise"]
@@ -552,7 +550,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
             reason_text = f" It would find {_named(kept)} again, but not {_named(lost)}."
     sentence = (
         "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
-        f"{agreement:.2f} with these, below {least:g}): {advice}.{reason_text}"
+        f"{agreement:.2f} with these, below {ALL_FOUND_AGAIN:g}): {advice}.{reason_text}"
     )
     return [Doubt("unstable", sentence, numbers)]
 

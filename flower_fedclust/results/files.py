@@ -570,7 +570,10 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
     numbers: dict[str, Any] = {
-        name: [math.nan if value is None else value for value in kept[name]] for name in kept
+        name: [math.nan if value is None else value for value in values]
+        if isinstance(values, list)
+        else values
+        for name, values in kept.items()
     }
     return kind(**numbers)
 

@@ -38,6 +38,7 @@ from flower_fedclust.numerics.density import (
 )
 from flower_fedclust.numerics.validity import PeakNumber, numbers_of
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.noisy_cells import N_OTHER_RUNS, agreement_before_steps
 from flower_fedclust.strategies.common.private_search import (
     CELL_ROUNDS,
     Found,
@@ -49,7 +50,6 @@ from flower_fedclust.strategies.common.private_search import (
     parts_of_cells,
     rough_clusters,
 )
-from flower_fedclust.strategies.common.small_clusters import agreement_of_another_run
 
 Floats = NDArray[np.float64]
 
@@ -171,12 +171,15 @@ class PrivateDensity(SearchStrategy):
         if self.label_noise or not _are_round(clusters, grid, histogram):
             return self._cut(frame, directions, grid, histogram)
         agreement = (
-            agreement_of_another_run(clusters.fine, space.spread, clusters.centers, self.rng)
+            agreement_before_steps(clusters.fine.cells, clusters.centers, N_OTHER_RUNS, self.rng)
             if self.epsilon
             else None
         )
+        number = clusters.number
+        if number is not None and agreement is not None:
+            number = number.after_run(agreement)
         model = KMeansModel(frame.leave(clusters.centers @ space.inside.T))
-        return Outcome(model, number=clusters.number, agreement=agreement)
+        return Outcome(model, number=number, agreement=agreement)
 
     def _cut(self, frame: Frame, directions: Floats, grid: Grid, histogram: Histogram) -> Outcome:
         """Cut the cells into clusters and return the outcome.

@@ -155,6 +155,7 @@ class PrivateKMeans(SearchStrategy):
         again = repeated(
             cells, best.centers, errors, inside, space.elsewhere, best.compared, self.rng
         )
+        number = None if number is None else number.after_run(again.agreement)
         model = KMeansModel(space.frame.leave(best.centers))
         return Outcome(model, number=number, agreement=again.agreement, again=again)
 

@@ -48,6 +48,7 @@ from flower_fedclust.strategies.common.many_starts import (
 )
 from flower_fedclust.strategies.common.mixture_fit import Mixture, Seen, tied_mixture
 from flower_fedclust.strategies.common.mixture_search import MixtureSearch
+from flower_fedclust.strategies.common.noisy_cells import repeated
 from flower_fedclust.strategies.common.private_search import (
     CELL_ROUNDS,
     COSTS,
@@ -66,7 +67,6 @@ from flower_fedclust.strategies.common.private_search import (
 )
 from flower_fedclust.strategies.common.small_clusters import (
     DEVIATIONS,
-    agreement_of_another_run,
     number_if_asked,
     small_clusters,
     weight_of,
@@ -170,6 +170,7 @@ class PrivateMixture(SearchStrategy):
         k = self.most_clusters if number is None else number.chosen
         # 3. The clusters of k-means.
         start = yield from _noted(best_of_many(self, space, cells, k, last=()), notes)
+        compared = start.compared
         sizes = weight_of(cells.means, cells.counts, start.centers @ space.inside)
         search = MixtureSearch(space, start.centers, sizes, self._structures, self.rng)
         # 4. If noise would hide covariances: round components, so that a row belongs to the nearest mean.
@@ -184,11 +185,11 @@ class PrivateMixture(SearchStrategy):
                     _keep(search, asked, received)
             mixture, agreement = yield from self._em_steps(search)
         gain = yield from self._gain(search, mixture)
-        # 6. An estimate of how well another run would agree.
-        agreement = min(
-            agreement,
-            agreement_of_another_run(fine, space.spread, start.centers @ space.inside, self.rng),
-        )
+        # 6. An estimate of how well another run would agree, from the start and from the mixture.
+        errors, inside = start.errors[:, :2], space.inside
+        again = repeated(cells, start.centers, errors, inside, space.elsewhere, compared, self.rng)
+        agreement = min(agreement, again.agreement)
+        number = None if number is None else number.after_run(agreement)
         return Outcome(search.model(mixture), number=number, agreement=agreement, gain=gain)
 
     def _em_steps(self, search: MixtureSearch) -> Generator[Round, Total, tuple[Mixture, float]]:

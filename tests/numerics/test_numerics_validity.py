@@ -107,6 +107,32 @@ def test_the_best_stable_number_is_taken_or_else_the_smallest_sensible_one(
     assert (found.chosen, found.is_clear) == (chosen, is_clear)
 
 
+@pytest.mark.parametrize(
+    ("agreement", "is_clear", "says"),
+    [
+        (0.8, True, "another run would find them again (stability 0.80)"),
+        (0.5, False, "than these 3 (stability 0.50, below 0.74); try 2 or 4 clusters"),
+    ],
+    ids=["stable", "unstable"],
+)
+def test_after_a_run_the_number_has_the_stability_that_the_doubt_judges(agreement, is_clear, says):
+    before = number_with([0.5, 0.7, 0.6], stability=[0.9, 0.96, 0.8])
+    after = before.after_run(agreement)
+    assert (before.chosen, after.chosen) == (3, 3)  # the run is done: no other number comes up
+    assert after.is_clear == is_clear
+    assert says in after.sentence
+    assert after.to_dict()["stability"] == [0.9, agreement, 0.8]
+    assert "0.96" not in str(after)
+
+
+def test_a_number_that_only_the_run_has_shown_to_be_stable_is_clear():
+    before = number_with([0.7, 0.6], stability=[0.5, 0.6])
+    assert not before.is_clear
+    assert before.after_run(0.9).is_clear
+    nothing = before.after_run(0.4).sentence
+    assert nothing.endswith("(stability 0.40, below 0.74); take a larger epsilon or more rows.")
+
+
 @pytest.mark.parametrize("given", ["many", (5, 3), (2, 3, 4), 1, (1, 4), 2.5])
 def test_what_is_no_number_of_clusters_is_refused(given):
     with pytest.raises(ValueError, match="n_clusters is"):

@@ -16,7 +16,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.strategies.common import noisy_cells
-from flower_fedclust.strategies.common.noisy_cells import NoisyCells
+from flower_fedclust.strategies.common.noisy_cells import NoisyCells, agreement_before_steps
 from flower_fedclust.strategies.common.private_search import (
     COSTS,
     FIRST_CELLS,
@@ -29,12 +29,12 @@ from flower_fedclust.strategies.common.private_search import (
 )
 from flower_fedclust.strategies.common.small_clusters import (
     NoisyClusters,
-    agreement_of_another_run,
     chosen_number,
     clustered,
     weight_of,
 )
 from flower_fedclust.strategies.private_kmeans import PrivateKMeans, PrivateKMeansClient
+from flower_fedclust.strategies.private_mixture import PrivateMixture
 
 K, D = 5, 12
 EVERYTHING = np.zeros((0, 0))
@@ -564,7 +564,9 @@ def test_noise_that_hides_everything_leaves_no_number():
 def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw():
     spread = np.array([2.0, 0.5, 0.3])
     means = np.column_stack([np.linspace(-3, 3, 8), np.zeros((8, 2))])
-    fine = NoisyClusters(means, np.full(8, 150 / 8), float((spread**2).sum()), 0.0, 0.0)
+    counts = np.full(8, 150 / 8)
+    cells = NoisyCells(means, counts, spread**2 / 8, 0.0, 0.0)
+    fine = NoisyClusters(means, counts, float((spread**2).sum()), 0.0, 0.0, cells)
     numbers = [
         chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)
     ]
@@ -575,9 +577,9 @@ def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw
 
 
 def expected_agreement(means, counts, of_sums, centers, seed=0):
-    fine = NoisyClusters(means, counts, float(np.mean((means**2).sum(axis=1))) + 0.1, of_sums, 5.0)
-    spread = np.sqrt((means**2).mean(axis=0) + 0.1 / means.shape[1])
-    return agreement_of_another_run(fine, spread, centers, np.random.default_rng(seed))
+    within = np.full(means.shape[1], 0.1 / means.shape[1])
+    cells = NoisyCells(means, np.maximum(counts, 1.0), within, of_sums, 5.0)
+    return agreement_before_steps(cells, centers, 16, np.random.default_rng(seed))
 
 
 def test_another_run_finds_clusters_that_are_far_apart_unless_noise_hides_them():
@@ -594,6 +596,29 @@ def test_another_run_is_no_certainty_where_the_start_alone_decides():
     around = np.linspace(0, 2 * np.pi, 6, endpoint=False)
     ring = np.column_stack([np.cos(around), np.sin(around)])
     assert expected_agreement(ring, np.full(6, 1e6), 1.0, ring[:2] + ring[1:3]) < 0.7
+
+
+def test_a_number_is_not_stable_where_rows_between_its_clusters_have_been_released():
+    """A square has two halves in two ways. Rows that are drawn about two centers would hide this."""
+    places = np.linspace(-1, 1, 6)
+    means = np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
+    cells = NoisyCells(means, np.full(36, 500.0), np.full(2, 0.01), 5.0, 5.0)
+    halves = np.array([[-0.6, 0.0], [0.6, 0.0]])
+    found = [
+        agreement_before_steps(cells, halves, 16, np.random.default_rng(seed)) for seed in range(6)
+    ]
+    assert np.mean(found) < 0.8
+
+
+@pytest.mark.parametrize("kind", [PrivateKMeans, PrivateMixture])
+def test_a_chosen_number_and_the_doubt_have_one_stability(kind):
+    rows = np.random.default_rng(0).normal(size=(3000, 4))
+    strategy = kind((2, 4), epsilon=1.0, max_norm=8.0, random_state=0)
+    result = fc.simulate(strategy, np.array_split(rows, 3), seed=0, progress=False)
+    stability = dict(zip(result.number.numbers, result.number.stability, strict=True))
+    (doubt,) = (doubt for doubt in result.doubts if doubt.code == "unstable")
+    assert stability[result.model.n_clusters] == doubt.numbers["ari"]
+    assert not result.number.is_clear
 
 
 def test_counts_that_are_all_noise_give_a_figure_as_well():

@@ -30,7 +30,7 @@ from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.strategies.common.clusters import lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
-from flower_fedclust.strategies.common.noisy_cells import different, spread_out
+from flower_fedclust.strategies.common.noisy_cells import NoisyCells, different, spread_out
 from flower_fedclust.strategies.common.small_clusters import (
     FINER,
     N_INIT,
@@ -208,11 +208,21 @@ def kmeans_of_all_rows(
         small = clustered(points, cells.counts, FINER * n_clusters, rng, n_init=N_INIT)
         sizes, total = weight_of(points, cells.counts, small), float((cells.spread**2).sum())
         number = chosen_number(
-            NoisyClusters(small, sizes, total, 0.0, 0.0), cells.spread, numbers, rng
+            NoisyClusters(small, sizes, total, 0.0, 0.0, _as_cells(small, sizes, cells.spread)),
+            cells.spread,
+            numbers,
+            rng,
         )
         n_clusters = number.chosen
     start = yield from best_start(cells, n_clusters, frame, rng)
     return frame, (yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)), number
+
+
+def _as_cells(means: Floats, sizes: Floats, spread: Floats) -> NoisyCells:
+    """Return small clusters as cells without noise, about which rows are drawn to imitate other runs."""
+    between = sizes @ means**2 / sizes.sum()
+    within = np.maximum(spread**2 - between, 0.0)
+    return NoisyCells(means, np.maximum(sizes, 1.0), within, 0.0, 0.0)
 
 
 def _starts(cells: Cells, n_clusters: int, most_restarts: int, rng: np.random.Generator) -> Floats:

@@ -79,10 +79,9 @@ CLEAR_CELL = 3.0
 #: rows of weight 1.
 FEW_DRAWN = 3
 #: The noise of imitated runs over the noise of the real run: first for judging the clusters that were found, then for
-#: choosing the number of clusters.
+#: choosing the number of clusters, before costs of solutions are known. On 13 tables with 2 to 7 clusters (66 pairs of
+#: table and number), 24 pairs were stable with the second number, and real runs on 19 of these agreed at 0.7 or more.
 ROUGHER, ROUGHER_OF_NUMBER = 2.0, 3.0
-#: In each direction, rows that are drawn about clusters have at least this fraction of the variance of all rows.
-LEAST_LEFT = 0.003
 #: A safety factor: real rows may lose this many times as much by clipping as drawn rows, and noise may reach this many
 #: standard deviations.
 UNSURE = 2.0
@@ -468,19 +467,12 @@ def repeated(
     compared : sequence of Compared
         The comparisons of the costs of solutions, in the order of the run.
     """
-    k, cells = len(centers), _clear_of_noise(cells, len(centers))
-    of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
-    rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
-    unmoved = Imitated(rows, np.ones(len(rows)), errors, directions)
-    rows = rows + (centers - unmoved.step(centers[None])[0])[nearest_center(rows, centers)]
-    weights = weights_by_costs(rows, compared)
-    n_drawn = np.bincount(of_cell, minlength=len(cells.means)) + FEW_DRAWN
-    heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
-    cells = replace(cells, counts=cells.counts * heavier)
-    labels = nearest_center(rows, centers)
-    table = Imitated(
-        rows, weights, errors, directions, len(compared[0].solutions) if compared else 1
+    k, n_compared = len(centers), len(compared[0].solutions) if compared else 1
+    cells, table, unmoved = _in_place_of_rows(
+        cells, centers, errors, directions, elsewhere, compared, n_compared, rng
     )
+    rows, weights = table.rows, table.weights
+    labels = nearest_center(rows, centers)
     noisy = _other_runs(cells, table, rng, ROUGHER, N_OTHER_RUNS)
     exact = _other_runs(cells, table, rng, 0.0, N_OTHER_RUNS)
     others, pairs = nearest_of_each(rows, noisy), combinations(nearest_of_each(rows, exact), 2)
@@ -500,6 +492,47 @@ def repeated(
         excess=float(unmoved.costs(centers[None])[0] / max(best, np.finfo(float).tiny)) - 1.0,
         equal_within=_equal_within(table, labels, float(table.costs(centers[None])[0]), compared),
     )
+
+
+def agreement_before_steps(
+    cells: NoisyCells, centers: Floats, n_runs: int, rng: Generator
+) -> float:
+    """Return how well ``n_runs`` imitated runs agree with centers in the directions of the search.
+
+    This is the agreement of :func:`repeated` for centers that have taken no Lloyd steps on the rows, as the centers for
+    each number of clusters that is tried. No costs are known yet, so the noise is ROUGHER_OF_NUMBER times the real one.
+    """
+    directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
+    cells, table, _ = _in_place_of_rows(cells, centers, errors, directions, 0.0, (), N_STARTS, rng)
+    labels = nearest_center(table.rows, centers)
+    others = nearest_of_each(table.rows, _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs))
+    return float(np.mean([adjusted_rand(labels, other, k) for other in others]))
+
+
+def _in_place_of_rows(
+    cells: NoisyCells,
+    centers: Floats,
+    errors: Floats,
+    directions: Floats,
+    elsewhere: float,
+    compared: Sequence[Compared],
+    n_compared: int,
+    rng: Generator,
+) -> tuple[NoisyCells, Imitated, Imitated]:
+    """Draw rows about the cells, and let rows and cells agree with the centers and with the released costs.
+
+    Returns the cells, the rows with their weights, and the rows as they were drawn.
+    """
+    k, cells = len(centers), _clear_of_noise(cells, len(centers))
+    of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
+    rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
+    unmoved = Imitated(rows, np.ones(len(rows)), errors, directions)
+    rows = rows + (centers - unmoved.step(centers[None])[0])[nearest_center(rows, centers)]
+    weights = weights_by_costs(rows, compared)
+    n_drawn = np.bincount(of_cell, minlength=len(cells.means)) + FEW_DRAWN
+    heavier = (np.bincount(of_cell, weights, len(cells.means)) + FEW_DRAWN) / n_drawn
+    cells = replace(cells, counts=cells.counts * heavier)
+    return cells, Imitated(rows, weights, errors, directions, n_compared), unmoved
 
 
 def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
@@ -621,37 +654,6 @@ def _equal_within(
         worse = each.costs - each.costs[alike.argmax()] + UNSURE * math.sqrt(2.0) * each.deviation
         bounds += worse[alike < ALIKE].tolist()
     return max(min(bounds), 0.0) * len(labels_here) / max(cost, np.finfo(float).tiny)
-
-
-def agreement_inside(
-    cells: NoisyCells, centers: Floats, variances: Floats, n_runs: int, rng: Generator
-) -> float:
-    """Return how well ``n_runs`` imitated runs agree with these centers, within the directions of the search.
-
-    Like :func:`repeated`, but for centers that have taken no Lloyd steps on the rows: the centers for each number of
-    clusters that is tried.
-    """
-    directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
-    rows = _in_all_columns(
-        _rows_about(cells, centers, variances, rng), centers, directions, 0.0, rng
-    )
-    labels, table = (
-        nearest_center(rows, centers),
-        Imitated(rows, np.ones(len(rows)), errors, directions, N_STARTS),
-    )
-    others = nearest_of_each(rows, _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs))
-    return float(np.mean([adjusted_rand(labels, other, k) for other in others]))
-
-
-def _rows_about(cells: NoisyCells, centers: Floats, variances: Floats, rng: Generator) -> Floats:
-    """Draw rows from Gaussians about the centers, in proportion to the rows in the cells nearest to each center."""
-    n_rows, k = max(N_SHARED, DRAWN_FOR_EACH * len(centers)), len(centers)
-    sizes = np.bincount(nearest_center(cells.means, centers), cells.counts, k)
-    between = sizes / sizes.sum() @ centers**2
-    clusters = replace(cells, means=centers, counts=np.maximum(sizes, 1.0))
-    return clusters.drawn_rows(
-        n_rows, np.maximum(variances - between, LEAST_LEFT * variances), rng
-    )[1]
 
 
 def _in_all_columns(

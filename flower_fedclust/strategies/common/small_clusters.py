@@ -24,9 +24,8 @@ from flower_fedclust.numerics.kmeans import (
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
 from flower_fedclust.strategies.common.noisy_cells import (
     MANY_CLUSTERS,
-    N_OTHER_RUNS,
     NoisyCells,
-    agreement_inside,
+    agreement_before_steps,
 )
 
 Floats = NDArray[np.float64]
@@ -42,7 +41,7 @@ DEVIATIONS, DEVIATIONS_OF_CELL = 2.0, 3.0
 #: separate clusters.
 FEWEST = 8
 #: How many other runs the server simulates for each number of clusters that it tries; see :mod:`.noisy_cells`.
-N_RUNS_OF_NUMBER = 4
+N_RUNS_OF_NUMBER = 8
 #: The number of reference samples that are drawn from one Gaussian, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -55,8 +54,7 @@ class NoisyClusters(NamedTuple):
     total: float  #: The mean squared norm of a row.
     of_sums: float  #: The standard deviation of the noise in an entry of a cluster's sum.
     of_counts: float  #: The standard deviation of the noise in a count.
-    #: The cells from which the clusters were merged; None if they were not merged.
-    cells: NoisyCells | None = None
+    cells: NoisyCells  #: The cells from which the clusters were merged.
 
 
 def small_clusters(
@@ -162,7 +160,7 @@ def chosen_number(
     return ClusterNumber(
         list(tried),
         stability=[
-            _stability(fine, spread, n, rng) if measure["silhouette"] else 0.0
+            _stability(fine, n, rng) if measure["silhouette"] else 0.0
             for n, measure in zip(tried, measures, strict=True)
         ],
         silhouette=[measure["silhouette"] for measure in measures],
@@ -172,27 +170,11 @@ def chosen_number(
     )
 
 
-def _stability(fine: NoisyClusters, spread: Floats, number: int, rng: np.random.Generator) -> float:
+def _stability(fine: NoisyClusters, number: int, rng: np.random.Generator) -> float:
     """Return how well another run would agree if small clusters were merged into ``number`` clusters."""
     kept = fine.counts > DEVIATIONS * fine.of_counts
     centers = clustered(fine.means[kept], fine.counts[kept], number, rng, n_init=N_INIT)
-    return agreement_of_another_run(fine, spread, centers, rng, n_runs=N_RUNS_OF_NUMBER)
-
-
-def agreement_of_another_run(
-    fine: NoisyClusters,
-    spread: Floats,
-    centers: Floats,
-    rng: np.random.Generator,
-    n_runs: int = N_OTHER_RUNS,
-) -> float:
-    """Estimate the adjusted Rand index between the clusters with these centers and another run's clusters."""
-    cells = fine.cells
-    if cells is None:
-        cells = NoisyCells(
-            fine.means, np.maximum(fine.counts, 1.0), spread**2, fine.of_sums, fine.of_counts
-        )
-    return agreement_inside(cells, centers, spread**2, n_runs, rng)
+    return agreement_before_steps(fine.cells, centers, N_RUNS_OF_NUMBER, rng)
 
 
 def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:
