@@ -610,6 +610,19 @@ def test_a_number_is_not_stable_where_rows_between_its_clusters_have_been_releas
     assert np.mean(found) < 0.8
 
 
+@pytest.mark.parametrize("n_cells", [2, 3], ids=["no cell", "a hidden cell"])
+def test_an_imitated_run_sees_rows_at_a_center_that_only_later_sums_have_shown(n_cells):
+    """With a few hundred rows, all cells that are clear of noise may lie at one center."""
+    means = np.array([[0.0, 0.0], [0.2, 0.0], [5.0, 0.0]])[:n_cells]
+    cells = NoisyCells(means, np.array([300.0, 200.0, 60.0])[:n_cells], np.full(2, 0.1), 6.0, 28.0)
+    centers = np.array([[0.1, 0.0], [5.0, 0.0]])
+    again = noisy_cells.repeated(
+        cells, centers, np.zeros((2, 2)), np.eye(2), 0.0, (), np.random.default_rng(0)
+    )
+    assert again.agreement > 0.8
+    assert again.each.min() > 0.8
+
+
 @pytest.mark.parametrize("kind", [PrivateKMeans, PrivateMixture])
 def test_a_chosen_number_and_the_doubt_have_one_stability(kind):
     rows = np.random.default_rng(0).normal(size=(3000, 4))

@@ -523,7 +523,7 @@ def _in_place_of_rows(
 
     Returns the cells, the rows with their weights, and the rows as they were drawn.
     """
-    k, cells = len(centers), _clear_of_noise(cells, len(centers))
+    k, cells = len(centers), _clear_of_noise(cells, centers @ directions)
     of_cell, drawn = cells.drawn_rows(max(N_SHARED, DRAWN_FOR_EACH * k), cells.within, rng)
     rows = _in_all_columns(drawn, centers, directions, elsewhere, rng)
     unmoved = Imitated(rows, np.ones(len(rows)), errors, directions)
@@ -535,12 +535,27 @@ def _in_place_of_rows(
     return cells, Imitated(rows, weights, errors, directions, n_compared), unmoved
 
 
-def _clear_of_noise(cells: NoisyCells, fewest: int) -> NoisyCells:
-    """Leave out cells of few rows, which new noise would move anywhere; keep at least the ``fewest`` largest."""
-    kept = cells.counts >= min(
-        CLEAR_CELL * cells.of_counts, np.sort(cells.counts)[-min(fewest, len(cells.counts))]
+def _clear_of_noise(cells: NoisyCells, centers: Floats) -> NoisyCells:
+    """Leave out cells of few rows, which new noise would move anywhere; keep at least one cell for each center.
+
+    Later releases have found rows at every center. If noise hides all cells nearest to a center, the largest of them
+    stays. If there are none, the center becomes a cell, with the fewest rows that are clear of noise.
+    """
+    means, counts, n_fewest = cells.means, cells.counts, min(len(centers), len(cells.counts))
+    clear = CLEAR_CELL * cells.of_counts
+    kept = counts >= min(clear, np.sort(counts)[-n_fewest])
+    nearest = nearest_center(means, centers)
+    for index in np.setdiff1d(np.arange(len(centers)), nearest[kept]):
+        own = np.flatnonzero(nearest == index)
+        if len(own):
+            kept[own[counts[own].argmax()]] = True
+    without = np.setdiff1d(np.arange(len(centers)), nearest)
+    of_centers = np.full(len(without), min(clear, float(np.median(counts[kept]))))
+    return replace(
+        cells,
+        means=np.concatenate([means[kept], centers[without]]),
+        counts=np.concatenate([counts[kept], of_centers]),
     )
-    return replace(cells, means=cells.means[kept], counts=cells.counts[kept])
 
 
 def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
