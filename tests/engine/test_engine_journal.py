@@ -22,7 +22,9 @@ ROWS = [np.random.default_rng(index).normal(size=(30 + index, 3)) for index in r
 PUBLIC = np.random.default_rng(9).normal(size=(12, 3))
 
 STRATEGIES = {
-    "without a seed of its own": lambda: fc.FederatedKMeans(3, n_rounds=2),
+    "without a seed of its own": lambda: fc.PrivateFederatedKMeans(
+        3, epsilon=8.0, max_norm=4.0, n_rounds=3
+    ),
     "remembering": lambda: fc.DPFedC(2, n_rounds=4, random_state=0),
     "with the server's noise": lambda: fc.FedDPKMeans(
         3, server_data=PUBLIC, epsilon=8.0, n_rounds=2
@@ -32,6 +34,11 @@ STRATEGIES = {
     ),
     "by client": lambda: fc.FedSC(2, n_rounds=1, n_atoms=4),
 }
+
+
+def short():
+    """Return a strategy of few rounds: it has its first centers."""
+    return fc.FederatedKMeans(3, init=ROWS[0][:3], n_rounds=4)
 
 
 class Killed(BaseException):
@@ -306,21 +313,21 @@ def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(Store, "_connected", small)
         with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}"):
-            fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0, journal=tmp_path)
+            fc.simulate(short(), ROWS, seed=0, journal=tmp_path)
     kept = len(Journal(tmp_path).records())
-    again = fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0, journal=tmp_path)
+    again = fc.simulate(short(), ROWS, seed=0, journal=tmp_path)
     assert 0 < kept < len(Journal(tmp_path).records())
-    assert bits(again) == bits(fc.simulate(fc.FederatedKMeans(3), ROWS, seed=0))
+    assert bits(again) == bits(fc.simulate(short(), ROWS, seed=0))
 
 
 def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(
     tmp_path, monkeypatch
 ):
-    first = fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)
-    assert bits(fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)) == bits(first)
+    first = fc.simulate(short(), ROWS, journal=tmp_path)
+    assert bits(fc.simulate(short(), ROWS, journal=tmp_path)) == bits(first)
     first, second, *rest = Journal(tmp_path).records()
     monkeypatch.setattr(
         Journal, "records", lambda _: [first, second, replace(second, number=3), *rest[1:]]
     )
     with pytest.raises(ProtocolError, match="round 3"):
-        fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)
+        fc.simulate(short(), ROWS, journal=tmp_path)
