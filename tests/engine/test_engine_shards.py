@@ -78,7 +78,15 @@ def alone(strategy, clients, **options):
 
 
 #: For each answer, test_engine_by_row.py shows that many clients answer together what each answers alone.
-LONG = ("client level", "mixture", "mixture at client level", "density", "density at client level")
+LONG = (
+    "server",
+    "client level",
+    "map",
+    "mixture",
+    "mixture at client level",
+    "density",
+    "density at client level",
+)
 
 
 @pytest.mark.parametrize(
