@@ -126,7 +126,17 @@ def of_registry(name, **parameters):
     return make_strategies([name], {"n_clusters": 2, **find(name).example, **parameters}, rows)[0]
 
 
-@pytest.mark.parametrize("name", quick_sums())
+#: Strategies whose rounds are as many as those of all others together.
+OF_MANY_ROUNDS = ("federated-kmeans", "private-mixture")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in OF_MANY_ROUNDS else [])
+        for name in quick_sums()
+    ],
+)
 def test_every_strategy_that_takes_only_sums_has_the_plain_result(name):
     rng = np.random.default_rng(1)
     clients = [
