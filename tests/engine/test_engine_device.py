@@ -75,7 +75,14 @@ def on_the_processor(rows):
     return cache(lambda name: run(name, rows, pytest.MonkeyPatch(), kept_rows=0))
 
 
-@pytest.mark.parametrize("name", RUNS)
+#: Runs whose rounds ask what those of others ask.
+LIKE_OTHERS = ("feddp-kmeans", "secure sums")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LIKE_OTHERS else []) for name in RUNS],
+)
 def test_each_reply_has_the_same_bits_on_a_device(name, rows, on_the_processor, monkeypatch):
     pytest.importorskip("torch")
     hashes, labels = on_the_processor(name)
