@@ -103,6 +103,7 @@ def codes(result):
     return {doubt.code for doubt in result.doubts}
 
 
+@pytest.mark.long
 def test_components_that_vanish_in_noise_are_dropped_with_a_doubt(monkeypatch):
     monkeypatch.setattr(private_mixture, "LEAST_SHARE", 1.0)
     result = run(drawn(150)[0], n_clusters=8, max_norm=15.0, covariance_type="diag")
@@ -118,7 +119,7 @@ def test_the_heaviest_component_is_never_dropped():
     assert mixture.without(np.ones(3, dtype=bool)).means.tolist() == MEANS[:1].tolist()
 
 
-@pytest.mark.parametrize("n_rows", [150, 3000])
+@pytest.mark.parametrize("n_rows", [150, pytest.param(3000, marks=pytest.mark.long)])
 def test_a_mixture_that_may_be_no_better_than_one_gaussian_says_so(n_rows):
     rows = np.random.default_rng(0).normal(size=(n_rows, 3))
     # In the run of 150 rows and seed 0, the noise raises the gain by 2.4 standard deviations.
@@ -135,6 +136,7 @@ def test_a_clear_mixture_is_better_than_one_gaussian():
     assert not codes(run(drawn(6000)[0], max_norm=15.0)) & {"one-gaussian", "unstable", "dropped"}
 
 
+@pytest.mark.long
 def test_a_component_of_equal_values_does_not_hide_what_few_other_rows_lose():
     """A column of two values: components become so narrow that the rows of the rarer value have no density."""
     rng = np.random.default_rng(0)
@@ -325,6 +327,7 @@ def test_the_number_of_components_can_be_chosen():
     assert result.number.chosen == result.model.n_clusters == 4
 
 
+@pytest.mark.long
 def test_clients_are_protected_and_the_components_are_found():
     rows, labels = drawn(6000)
     options = {"privacy_unit": "client", "rows_per_client": 20, "epsilon": 4.0, "max_norm": 15.0}
@@ -344,6 +347,7 @@ def test_many_columns_have_a_mixture_in_few_directions():
     assert np.isfinite(model.score_samples(rows)).all()
 
 
+@pytest.mark.long
 def test_directions_that_noise_hides_keep_the_variance_that_the_rows_have_there():
     """Correlated columns: most variance lies in three of 18 directions, and noise is larger than the others."""
     rng = np.random.default_rng(5)
@@ -359,7 +363,7 @@ def test_directions_that_noise_hides_keep_the_variance_that_the_rows_have_there(
 
 
 def test_components_of_a_table_are_described_in_its_units():
-    rows, _ = drawn(3000)
+    rows, _ = drawn(900)
     tables = [pd.DataFrame(part, columns=["a", "b"]) for part in np.array_split(rows, 3)]
     schema = "\n".join(
         f'[columns.{name}]\nkind = "number"\nbounds = [-8.0, 12.0]\n' for name in "ab"
