@@ -63,7 +63,9 @@ def in_six_columns(data, noise=0.2):
     return wide @ np.linalg.qr(rng.normal(size=(6, 6)))[0], data[1]
 
 
-@pytest.mark.parametrize("epsilon", [None, 3.0, 1.0])
+@pytest.mark.parametrize(
+    "epsilon", [3.0, *(pytest.param(epsilon, marks=pytest.mark.long) for epsilon in (None, 1.0))]
+)
 def test_round_clusters_of_ten_columns_are_those_of_private_k_means(epsilon):
     """In three directions, eight blobs overlap: cells are coarser than centers in all columns."""
     data = make_blobs(8000, 10, centers=8, cluster_std=2.0, random_state=1)
@@ -77,9 +79,8 @@ def test_round_clusters_of_ten_columns_are_those_of_private_k_means(epsilon):
     assert cells.metrics["ari"] < 0.99
 
 
-@pytest.mark.parametrize(
-    ("data", "epsilon"), [(MOONS, None), (MOONS, 3.0), (RINGS, None), (RINGS, 3.0)]
-)
+@pytest.mark.parametrize("data", [MOONS, RINGS], ids=["moons", "rings"])
+@pytest.mark.parametrize("epsilon", [pytest.param(None, marks=pytest.mark.long), 3.0])
 def test_shapes_among_six_columns_are_cut_in_three_directions(data, epsilon):
     """At epsilon 3, sixteen runs on the rings had 0.89 to 0.98."""
     result = found(in_six_columns(data), epsilon)
@@ -101,6 +102,7 @@ def test_private_k_means_costs_half_of_the_budget_in_many_columns_and_nothing_in
     assert cost_of_grid(in_six_columns(MOONS)) == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.long
 def test_the_number_of_round_clusters_in_many_columns_is_that_of_private_k_means():
     data = make_blobs(8000, 10, centers=4, cluster_std=2.0, random_state=1)
     number = found(data, 3.0, "auto", max_norm=64.0).number
@@ -197,6 +199,7 @@ def test_a_grid_has_as_many_cells_as_the_noise_allows(epsilon, options):
         assert [ranges.sensitivity, cells.sensitivity] == pytest.approx([2**0.5, 1.0])
 
 
+@pytest.mark.long
 def test_a_grid_in_directions_has_fewer_cells_the_more_noise():
     sizes = [
         found(in_six_columns(RINGS), epsilon).model.labels_.size for epsilon in (None, 1.0, 0.5)
@@ -257,6 +260,7 @@ def test_a_number_from_peaks_is_saved_and_shown(tmp_path):
     assert fc.load(tmp_path / "run").number == result.number
 
 
+@pytest.mark.long
 def test_rows_in_thin_regions_are_noise_on_request(tmp_path):
     rng = np.random.default_rng(0)
     clutter = rng.uniform(-3, 3, (300, 2))
