@@ -26,7 +26,7 @@ class InThreeGroups(FederatedClustering):
         )
 
 
-@parametrize_with_checks([InThreeGroups(fc.FederatedKMeans(3), seed=0)])
+@parametrize_with_checks([InThreeGroups(fc.KFED(3), seed=0)])
 def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
 
