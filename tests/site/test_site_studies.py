@@ -307,7 +307,7 @@ def test_a_run_goes_on_without_a_site_that_waits_unless_it_expects_all(tmp_path,
     sites = [*others, waiting]
 
     def strategy():
-        made = fc.PrivateKMeans(2, epsilon=4.0, max_norm=5.0, noise="local")
+        made = fc.PrivateFederatedKMeans(2, epsilon=4.0, max_norm=5.0, noise="local", n_rounds=1)
         made.expected_clients = expected
         return made
 
