@@ -66,26 +66,31 @@ def feddp(**more):
     )
 
 
+#: What is announced depends on the kinds of rounds; `make check` has one more strategy of each kind.
+PREPARED = {
+    "feddp described": (feddp(n_rounds=1), True),
+    "dp-fedc": (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
+}
+MORE = {
+    "feddp": (feddp(), False),
+    "fed-tsne-sums": (
+        fc.FedTSNESums(
+            3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0
+        ),
+        True,
+    ),
+    "private-kmeans described": (
+        fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0),
+        True,
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("strategy", "describe"),
     [
-        (feddp(), False),
-        (feddp(n_rounds=1), True),
-        (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
-        (
-            fc.FedTSNESums(
-                3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0
-            ),
-            True,
-        ),
-        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", random_state=0), True),
-    ],
-    ids=[
-        "feddp",
-        "feddp described",
-        "dp-fedc",
-        "fed-tsne-sums",
-        "private-kmeans described",
+        *(pytest.param(*case, id=name) for name, case in PREPARED.items()),
+        *(pytest.param(*case, id=name, marks=pytest.mark.long) for name, case in MORE.items()),
     ],
 )
 def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(
@@ -100,7 +105,7 @@ def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(
 @pytest.mark.parametrize("made", [fc.DPFedC], ids=lambda made: made.__name__)
 def test_no_site_refuses_what_it_was_announced_where_sites_are_drawn(tmp_path, made):
     strategy = made(
-        3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=6, fraction_fit=0.5, random_state=0
+        3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=3, fraction_fit=0.5, random_state=0
     )
     for number, n_sites in enumerate((4, 5, 3)):  # of one run the next one takes over nothing
         own = sites(tmp_path / str(number), n_sites=n_sites, schema=None)
