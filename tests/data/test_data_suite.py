@@ -95,6 +95,7 @@ def test_a_comparison_scores_a_battery_without_its_noise(suite, tmp_path):
         n_server_rows=9,
         epsilons=["none"],
         out=tmp_path / "out",
+        jobs=1,
         progress=False,
     )
     found = results.to_pandas().set_index(["strategy", "data", "n_clusters"]).sort_index()

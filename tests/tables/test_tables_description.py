@@ -259,10 +259,10 @@ def test_differences_in_print_exceed_their_errors():
     )
     found = []
     for noise in np.linspace(10, 60, 6):
-        for seed in range(15):
+        for seed in range(6):
             told = str(described(table, labels, noise, seed))
             found += re.findall(r", ([\d.,]+) ± ([\d.,]+) (?:more|less|days)", told)
-    assert len(found) > 30
+    assert len(found) > 12
     assert all(
         float(apart.replace(",", "")) > float(error.replace(",", "")) for apart, error in found
     )

@@ -30,7 +30,10 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module", params=STRATEGIES)
+@pytest.fixture(
+    scope="module",
+    params=["a row", pytest.param("a client", marks=pytest.mark.long), "another row"],
+)
 def subject(request):
     strategy = fc.with_schema(STRATEGIES[request.param], {"columns": COLUMNS})
     return Subject(strategy, MANY if request.param == "a client" else MANY[:3])

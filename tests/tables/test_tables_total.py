@@ -101,7 +101,7 @@ def tables(draw):
     ).astype({"job": object, "rating": object, "sex": object})
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(found=st.fixed_dictionaries({name: figures(name) for name in COLUMNS}), table=tables())
 @pytest.mark.filterwarnings("error")
 def test_an_accepted_preparation_prepares_every_table_that_fits(found, table):
