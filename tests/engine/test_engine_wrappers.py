@@ -24,6 +24,11 @@ from flower_fedclust.engine import ProtocolError
 ROWS = [np.random.default_rng(index).normal(size=(20, 2)) for index in range(3)]
 
 
+def short():
+    """Return a strategy of few rounds: it has its first centers."""
+    return fc.FederatedKMeans(2, init=ROWS[0][:2], n_rounds=1)
+
+
 class Deployed(ClientProxy):
     """A ClientApp with mods, called with messages as a SuperNode calls it."""
 
@@ -57,7 +62,7 @@ def run(monkeypatch):
         def load(context):
             return fc.ClientData(ROWS[int(context.node_config["partition-id"])])
 
-        strategy = fc.FederatedKMeans(2, random_state=0, n_rounds=1)
+        strategy = short()
         app = ClientApp(client_fn=fc.client_fn(strategy.client_type, load), mods=list(mods))
         return serve(strategy, [Deployed(index, app) for index in range(3)])
 
@@ -67,7 +72,7 @@ def run(monkeypatch):
 @pytest.mark.parametrize("one", [mod.arrays_size_mod, mod.message_size_mod, older.arrays_size_mod])
 def test_mods_that_measure_work(run, one):
     found = run(one)
-    whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS)
+    whole = fc.simulate(short(), ROWS)
     np.testing.assert_array_equal(
         found.outcome.model.cluster_centers_, whole.model.cluster_centers_
     )
@@ -144,7 +149,7 @@ def test_a_mod_that_changes_only_a_later_round_is_found_there(run):
     assert found.failures[0].reason.startswith(
         "client 2 sent a reply that something has changed on the way"
     )
-    whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS[:2])
+    whole = fc.simulate(short(), ROWS[:2])
     np.testing.assert_array_equal(
         found.outcome.model.cluster_centers_, whole.model.cluster_centers_
     )
@@ -173,11 +178,11 @@ class OfChanged(fc.FederatedKMeans):
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_reply_that_is_changed_in_the_same_process_is_found(secure):
     rows = [np.random.default_rng(index).normal(size=(20, 2)) for index in range(5)]
-    strategy = OfChanged(2, random_state=0, n_rounds=1, federated_evaluation=not secure)
+    strategy = OfChanged(2, init=ROWS[0][:2], n_rounds=1, federated_evaluation=not secure)
     found = fc.simulate(strategy, rows, secure=secure)
     assert {failure.client for failure in found.failures} == ({"2"} if secure else {"2", "3"})
     assert all("something has changed on the way" in failure.reason for failure in found.failures)
-    whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), [*rows[:2], *rows[3:]])
+    whole = fc.simulate(short(), [*rows[:2], *rows[3:]])
     np.testing.assert_array_equal(found.model.cluster_centers_, whole.model.cluster_centers_)
 
 
@@ -235,9 +240,9 @@ def served_by(strategy, inner):
 
 @pytest.mark.usefixtures("run")
 def test_a_wrapper_that_changes_nothing_works():
-    inner = fc.FederatedKMeans(2, random_state=0, n_rounds=1)
+    inner = short()
     found = served_by(Renamed(inner), inner).outcome.model.cluster_centers_
-    whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS)
+    whole = fc.simulate(short(), ROWS)
     np.testing.assert_array_equal(found, whole.model.cluster_centers_)
 
 
@@ -252,7 +257,7 @@ def test_wrappers_that_clip_updates_of_a_model_are_found_while_clients_enrol(nam
         "num_sampled_clients": 3,
         "clip_norm": 1.0,
     }
-    made, inner = getattr(wrappers, name), fc.FederatedKMeans(2, random_state=0, n_rounds=1)
+    made, inner = getattr(wrappers, name), short()
     accepted = made.__init__.__code__.co_varnames
     with pytest.raises(ProtocolError, match=r"round 1 \('enrol'\): 0 clients answered") as caught:
         served_by(
@@ -290,7 +295,7 @@ def test_wrappers_of_the_message_api_are_found_or_change_nothing(name):
     given = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 3}
     made, inner = (
         getattr(wrappers_of_messages, name),
-        fc.FederatedKMeans(2, random_state=0, n_rounds=1),
+        short(),
     )
     accepted = made.__init__.__code__.co_varnames
     wrapper = made(
@@ -305,7 +310,7 @@ def test_wrappers_of_the_message_api_are_found_or_change_nothing(name):
         with pytest.raises((ProtocolError, AggregationError), match=said):
             run()
     else:
-        whole = fc.simulate(fc.FederatedKMeans(2, random_state=0, n_rounds=1), ROWS)
+        whole = fc.simulate(short(), ROWS)
         np.testing.assert_array_equal(run(), whole.model.cluster_centers_)
 
 
@@ -314,6 +319,6 @@ def test_wrappers_of_the_message_api_are_found_or_change_nothing(name):
     "one", [clips_a_little, mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5), mod.fixedclipping_mod]
 )
 def test_mods_under_the_message_api_are_found_while_clients_enrol(one):
-    strategy = fc.FederatedKMeans(2, random_state=0, n_rounds=1)
+    strategy = short()
     with pytest.raises(ProtocolError, match=r"round 1 \('enrol'\): 0 clients answered"):
         fc.MessageStrategy(strategy).start(grid_of(strategy, one))
