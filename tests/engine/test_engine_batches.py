@@ -44,6 +44,7 @@ STRATEGIES = {
     "private-mixture": fc.PrivateMixture(n_clusters=3, epsilon=8.0),
     "private-density": fc.PrivateDensity(n_clusters=3, epsilon=8.0),
     "federated-kmeans": fc.FederatedKMeans(n_clusters=3, n_rounds=3),
+    "federated-kmeans-private": fc.PrivateFederatedKMeans(n_clusters=3, epsilon=8.0, n_rounds=2),
     "spp-fgc-sums": fc.SPPFGCSums(n_clusters=3, epsilon=8.0),
 }
 
@@ -114,18 +115,29 @@ def in_memory():
 
 #: Which rows a batch has depends on the file, and what is asked of them on the strategy. Whatever is asked, batches of
 #: any size give the same bits: see test_engine_by_row.py.
-QUICK = ("private-kmeans", "federated-kmeans")
+OF_FEW_ROUNDS = "federated-kmeans-private"
+WAYS = {"numbers": None, "schema": SCHEMA}
+QUICK = {
+    ("private-kmeans", "parquet", "numbers"),
+    ("federated-kmeans", "parquet", "numbers"),
+    *((OF_FEW_ROUNDS, kind, "schema") for kind in WRITERS),
+}
 CASES = [
-    *(
-        pytest.param(name, "parquet", marks=[] if name in QUICK else [pytest.mark.long])
-        for name in STRATEGIES
-    ),
-    *(("federated-kmeans", kind) for kind in WRITERS if kind != "parquet"),
+    pytest.param(
+        name,
+        kind,
+        WAYS[way],
+        id=f"{name}-{kind}-{way}",
+        marks=[] if (name, kind, way) in QUICK else [pytest.mark.long],
+    )
+    for name in STRATEGIES
+    for kind in WRITERS
+    for way in WAYS
+    if kind == "parquet" or name == OF_FEW_ROUNDS
 ]
 
 
-@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["numbers", "schema"])
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize(("name", "kind", "schema"), CASES)
 def test_rows_of_files_give_the_same_bits_as_in_memory(
     name, kind, schema, in_memory, tmp_path, monkeypatch
 ):
@@ -186,7 +198,7 @@ def test_few_batches_are_in_memory_at_a_time():
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_the_first_bad_entry_is_named_by_file_row_and_column_and_never_by_its_value(
     kind, n_jobs, tmp_path, monkeypatch
 ):
