@@ -26,7 +26,7 @@ from flower_fedclust.privacy.releases import Release
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
 
-from test_strategies_every import PUBLIC, cases
+from test_strategies_every import PUBLIC, cases, first_with_these_clients
 
 #: Rows of a batch.
 SIZES = (1, 7)
@@ -115,8 +115,22 @@ def asked(case, n_columns):
     return [question for pair in found.values() for question in pair], rows
 
 
+def is_asked_by_others(case):
+    """Whether another case asks the same: a strategy with the same clients, or one that protects records."""
+    name, _, variant = case.partition(" ")
+    return case not in MORE and (
+        first_with_these_clients(name) != name or variant == "server-client"
+    )
+
+
+WITH_LONG = [
+    pytest.param(case, marks=[pytest.mark.long] if is_asked_by_others(case) else [])
+    for case in STRATEGIES
+]
+
+
 @pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
-@pytest.mark.parametrize("case", STRATEGIES)
+@pytest.mark.parametrize("case", WITH_LONG)
 def test_an_answer_by_row_depends_neither_on_batches_nor_on_the_order_of_rows(case):
     questions, rows = asked(case, 3)
     assert [
@@ -127,7 +141,7 @@ def test_an_answer_by_row_depends_neither_on_batches_nor_on_the_order_of_rows(ca
 
 
 @pytest.mark.filterwarnings("ignore:.* clusters where n_clusters is 3:RuntimeWarning")
-@pytest.mark.parametrize("case", STRATEGIES)
+@pytest.mark.parametrize("case", WITH_LONG)
 def test_many_clients_at_once_answer_what_each_answers_alone(case):
     questions, rows = asked(case, 3)
     parts = np.split(rows, [1, 2, 12, 22])
