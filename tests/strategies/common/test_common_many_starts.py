@@ -74,7 +74,7 @@ def test_separate_balls_are_found_although_each_client_has_only_one(strategy):
         (lambda: load_iris(return_X_y=True), 3),
         (scaled_wine, 3),
         pytest.param(lambda: load_digits(return_X_y=True), 10, marks=pytest.mark.long),
-        (iris_with_an_outlier, 5),
+        pytest.param(iris_with_an_outlier, 5, marks=pytest.mark.long),
         (lambda: make_blobs(3000, 40, centers=20, random_state=0), 20),
     ],
     ids=["iris", "wine", "digits", "outlier", "blobs"],

@@ -172,7 +172,7 @@ def far_rows(seed):
     ), classes
 
 
-@pytest.mark.parametrize("name", ["iris", "far"])
+@pytest.mark.parametrize("name", [pytest.param("iris", marks=pytest.mark.long), "far"])
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
 )
@@ -247,6 +247,7 @@ def test_clusters_that_lie_in_other_directions_are_found(seed):
     )
 
 
+@pytest.mark.long
 def test_clusters_are_found_where_every_client_has_one_class_alone():
     clients = [ROWS[np.flatnonzero(label == CLASSES)] for label in range(3)]
     labels = [[label] * len(rows) for label, rows in enumerate(clients)]
