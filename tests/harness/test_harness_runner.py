@@ -114,6 +114,7 @@ def content_of(out):
     return {path: path.stat().st_mtime_ns for path in sorted((out / "runs").rglob("*"))}
 
 
+@pytest.mark.long
 def test_two_processes_and_none_give_the_same_table_and_csv_and_parquet_the_same_rows(tmp_path):
     comparison = replace(SMALL, strategies=("k-fed", "feddp-kmeans"), epsilons=(1.0,), seeds=(0,))
     tables = []
@@ -174,19 +175,18 @@ def test_a_row_says_what_was_asked_and_what_was_got(tmp_path):
     assert {"versions", "started", "seeds"} <= set(settings)
 
 
-def test_a_strategy_that_is_only_registered_is_compared_here_and_in_processes(tmp_path, toy):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_strategy_that_is_only_registered_is_compared_here_and_in_processes(tmp_path, toy, jobs):
     comparison = replace(SMALL, strategies=("toy", "k-fed"), seeds=(0,))
-    for jobs in (1, 2):
-        row, _ = run_comparison(comparison, tmp_path / str(jobs), jobs=jobs)
-        assert (row["strategy"], row["status"]) == ("toy", "done")
-        centers = np.loadtxt(
-            tmp_path / str(jobs) / "runs" / row["key"] / "centers.csv", delimiter=","
-        )
-        np.testing.assert_allclose(centers, [5.843333, 3.057333, 3.758, 1.199333], rtol=1e-5)
-    assert "toy and k-fed on iris" in write_report(tmp_path / "2").read_text(encoding="utf-8")
+    row, _ = run_comparison(comparison, tmp_path, jobs=jobs)
+    assert (row["strategy"], row["status"]) == ("toy", "done")
+    centers = np.loadtxt(tmp_path / "runs" / row["key"] / "centers.csv", delimiter=",")
+    np.testing.assert_allclose(centers, [5.843333, 3.057333, 3.758, 1.199333], rtol=1e-5)
+    assert "toy and k-fed on iris" in write_report(tmp_path).read_text(encoding="utf-8")
     assert "toy" in str(json.loads(CliRunner().invoke(cli, ["list", "--json"]).output))
 
 
+@pytest.mark.long
 def test_processes_leave_the_users_script_alone_or_ask_for_its_guard(tmp_path, monkeypatch, toy):
     script, marker = tmp_path / "script.py", tmp_path / "was-run"
     run_again = (

@@ -21,6 +21,7 @@ def test_k_means_predicts_and_costs_what_scikit_learn_does(load):
     assert model.cost(rows[::3]) == pytest.approx(-estimator.score(rows[::3]))
 
 
+@pytest.mark.long
 def test_importing_and_a_run_of_spp_fgc_need_no_torch():
     code = (
         "import sys, numpy as np\n"

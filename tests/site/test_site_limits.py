@@ -64,6 +64,7 @@ def site_toml(tmp_path):
 # Code in the folder in which a site is started.
 
 
+@pytest.mark.long
 def test_a_process_of_a_site_imports_nothing_from_the_folder_in_which_it_is_started(
     site_toml, tmp_path
 ):
