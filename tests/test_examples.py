@@ -46,10 +46,6 @@ def test_the_mixture_finds_planted_directions(directions, epsilon):
     assert found.metrics["accuracy"] > 0.99
 
 
-def test_the_mixture_keeps_its_promises():
-    fc.check_strategy(SphericalMixture(3, epsilon=2.0), skip={"a_small_audit_finds_nothing"})
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("unit", ["record", "client"])
 def test_the_mixture_keeps_its_promises_for_rows_and_for_clients(unit):

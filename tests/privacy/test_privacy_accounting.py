@@ -360,6 +360,7 @@ def test_calibration_for_samples_spends_what_was_asked_with_less_noise():
     assert all(found < 0.9 * other for found, other in zip(multipliers, without, strict=True))
 
 
+@pytest.mark.long
 def test_shares_of_unequal_counts_are_on_the_same_rows_as_long_as_both_last():
     shares = (share(0.3, 1, SAMPLE), share(0.7, 3, SAMPLE))
     first, second = (gaussian(multiplier) for multiplier in calibrate(shares, 1.0, DELTA))

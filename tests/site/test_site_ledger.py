@@ -204,6 +204,7 @@ def test_two_processes_write_one_after_the_other(tmp_path):
     assert len(Ledger(path).read()) == 20
 
 
+@pytest.mark.long
 def test_thousands_of_answers_are_checked_in_under_a_second(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
     filled(tmp_path / "ledger.jsonl", 3_000)
