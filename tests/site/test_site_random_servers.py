@@ -44,6 +44,7 @@ def test_a_random_server_gets_no_more_on_either_side_of_a_limit_of_the_default()
     check_sound(attack("private-kmeans", 100, size=LIMITS["2^53"]), 100)
 
 
+@pytest.mark.long
 def test_the_comparison_finds_a_sample_that_one_row_changes_as_a_whole(monkeypatch):
     """As ids beyond 2^53, of which floats hold every 512th, were once told apart by their order."""
     import random_servers
@@ -63,6 +64,7 @@ def test_a_random_server_of_any_strategy_gets_no_more_than_the_ledger_accounts_f
     check_sound(attack(strategy, N_MESSAGES or 300, seed=1), N_MESSAGES or 300)
 
 
+@pytest.mark.long
 def test_the_comparison_finds_a_row_that_moves_an_answer_too_far(monkeypatch):
     """What the suite finds: here a client that takes its bounds for half of what they are."""
     release_of = parts.release_of
