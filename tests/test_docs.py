@@ -123,6 +123,7 @@ def names_of_the_code_of(page, *, without=None):
     return names
 
 
+@pytest.mark.long
 def test_the_example_of_keeping_a_model_runs(folder_with_rows):
     names = names_of_the_code_of("using.md")
     assert repr(names["kept"]) == repr(names["result"])

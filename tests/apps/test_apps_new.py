@@ -69,6 +69,7 @@ def test_an_app_that_cannot_be_is_refused_in_a_sentence_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "notes.txt"]
 
 
+@pytest.mark.long
 def test_a_new_app_runs_and_saves_its_result(app, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(app)
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

@@ -161,6 +161,7 @@ def test_without_epsilon_there_is_no_guarantee_and_what_leaves_is_named():
         found.figure("never.png")
 
 
+@pytest.mark.long
 def test_too_few_runs_are_said():
     found = audit(Means(2, n_rounds=1), runs=2)
     assert found.verdict == "not shown"
