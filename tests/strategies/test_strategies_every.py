@@ -154,7 +154,7 @@ WITH_AND_WITHOUT_NOISE = {
 }
 #: The engine draws the noise of clients and adds up persons, for every strategy alike. These have several sums for all
 #: units, a sum, and rows that clients keep; `make check` has all strategies.
-DRAWN_BY_CLIENTS = {"feddp-kmeans", "federated-kmeans-private", "fed-tsne-sums"}
+DRAWN_BY_CLIENTS = {"feddp-kmeans", "federated-kmeans-private", "fedsc-sums"}
 #: Checks that depend on what a strategy asks and on its budget, which differ in each way of being private. How far a
 #: row moves what is asked is looked at in test_strategies_declared.py, too.
 OF_EACH_WAY = {
@@ -180,6 +180,33 @@ OF_THE_CLIENTS = {
     "the_message_api_gives_the_same_bits",
     "the_order_of_the_clients_changes_nothing",
 }
+
+
+#: Checks of the engine: what can differ is of which kinds a strategy's rounds are.
+OF_THE_ENGINE = {
+    "a_client_that_fails_is_named",
+    "a_client_that_is_never_there_is_survived",
+    "a_client_with_other_columns_is_left_out",
+    "noise_has_its_declared_scale",
+    "noise_that_protects_is_never_repeated",
+    "the_evaluation_is_asked_for_once",
+    "the_message_api_gives_the_same_bits",
+}
+#: Runs whose rounds differ in kind: sums with and without noise, replies one by one, kept rows, clients that are drawn.
+OF_EACH_KIND = {
+    "dp-fedc server-record",
+    "fed-speclust",
+    "fedsc",
+    "fedsc-sums server-record",
+    "feddp-kmeans",
+    "federated-kmeans-private",
+    "k-fed",
+    "private-density",
+}
+#: How the rounds of one strategy are private, one by one: who draws the noise, then whom it protects.
+ONE_BY_ONE = {"without", "server-subject", "server-client", "clients-record", "local-record"}
+#: Strategies that take long to search for the worst neighbors; test_strategies_declared.py has some for each class.
+SLOWLY_SEARCHED = {"fed-tsne-sums", "fed-umap-sums"}
 
 
 @lru_cache
@@ -213,8 +240,14 @@ def is_long(check, case):
         return False
     if first_with_these_clients(name) != name and check in OF_THE_CLIENTS:
         return True
-    if not variant or name == "feddp-kmeans":
+    if check in OF_THE_ENGINE and variant in ("", "server-record") and case not in OF_EACH_KIND:
+        return True
+    if check == "no_neighbor_moves_a_release_too_far" and name in SLOWLY_SEARCHED:
+        return True
+    if not variant:
         return False
+    if name == "feddp-kmeans":
+        return variant not in ONE_BY_ONE
     if variant == "server-record" and not has_noise(name):  # the first way in which it is private
         return check in {"a_client_that_fails_is_named", "extreme_values_are_survived"}
     if variant.startswith(("clients", "local")) or variant.endswith("subject"):

@@ -97,20 +97,13 @@ def silent_in(number):
     return tamper
 
 
-#: Runs whose rounds differ in kind: sums with and without noise, replies one by one, kept rows, clients that are drawn.
-SOME = (
-    "federated-kmeans-private",
-    "feddp-kmeans",
-    "fedsc",
-    "k-fed",
-    "fed-speclust",
-    "dp-fedc server-record",
-)
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in SOME else [pytest.mark.long]) for case in CASES]
+    "case",
+    [
+        pytest.param(case, marks=[] if case in every.OF_EACH_KIND else [pytest.mark.long])
+        for case in CASES
+    ],
 )
 def test_a_site_that_misses_each_round_in_turn_is_named_or_ends_the_run_in_a_sentence(case):
     strategy = every.cases()[case]
