@@ -127,21 +127,27 @@ def test_real_rows_are_clustered_at_epsilon_1(load, n_clusters, most, least, tim
 PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
 
 
+#: Options that change what is asked or who draws the noise; `make check` has each of the others, too.
+OPTIONS = [
+    {"origin": np.full(D, 3.0), "center_rows": False},
+    PUBLIC | {"center_rows": False, "n_rows": 4000},
+    {"noise": "clients"},
+    {"noise": "local"},
+    {"budget": {"cells": 0.5}},
+]
+MORE_OPTIONS = [
+    {},
+    {"origin": np.full(D, 3.0)},
+    {"n_rows": 4000},
+    PUBLIC,
+    PUBLIC | {"max_norm": 30.0, "origin": np.full(D, 2.0)},
+    {"delta": 1e-9},
+]
+
+
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"origin": np.full(D, 3.0)},
-        {"origin": np.full(D, 3.0), "center_rows": False},
-        {"n_rows": 4000},
-        PUBLIC,
-        PUBLIC | {"center_rows": False, "n_rows": 4000},
-        PUBLIC | {"max_norm": 30.0, "origin": np.full(D, 2.0)},
-        {"noise": "clients"},
-        {"noise": "local"},
-        {"delta": 1e-9},
-        {"budget": {"cells": 0.5}},
-    ],
+    [*OPTIONS, *(pytest.param(options, marks=pytest.mark.long) for options in MORE_OPTIONS)],
     ids=str,
 )
 @pytest.mark.parametrize(
