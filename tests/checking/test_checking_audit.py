@@ -252,6 +252,7 @@ def test_a_tie_that_depends_on_other_rows_is_found_however_little_time_there_is(
     )
 
 
+@pytest.mark.long
 def test_a_projection_that_relies_on_the_servers_directions_is_found():
     def sums(self, directions, *, max_norm):
         rows = self._rows(max_norm)
@@ -487,6 +488,7 @@ def test_losses_beyond_what_is_promised_are_an_alarm():
     assert loss.delta_at_least > 1e-6
 
 
+@pytest.mark.long
 def test_sound_noise_is_called_broken_as_rarely_as_is_said():
     class Drawn:
         release, is_whole, exponent = Release("laplace", 1.0, 1.0, ""), True, -12

@@ -151,7 +151,7 @@ def test_every_kind_of_sum_is_the_sum_of_its_parts(kind):
     assert findings_of_sizes(subject.run, subject.names[0]) == ([], [])
 
 
-@pytest.mark.parametrize("function", [by_place, every_37th])
+@pytest.mark.parametrize("function", [by_place, pytest.param(every_37th, marks=pytest.mark.long)])
 def test_an_audit_calls_it_broken(function):
     found = audit(strategy_of(function), runs=10)
     assert found.verdict == "broken"

@@ -23,7 +23,7 @@ def test_the_server_decides_nothing_before_the_noise_on_both_sides_of_its_limits
 @pytest.mark.parametrize(
     "case",
     [
-        "private-kmeans clients-record",
+        pytest.param("private-kmeans clients-record", marks=pytest.mark.long),
         "private-kmeans server-client",
         "feddp-kmeans",
         "dp-fedc server-record",

@@ -113,6 +113,7 @@ def test_a_fault_that_small_arrays_do_not_show_is_found(fault, noise, monkeypatc
     assert left == []
 
 
+@pytest.mark.long
 def test_an_audit_says_that_it_is_broken(monkeypatch):
     monkeypatch.setattr(
         noise_module, "_with_noise", by_entry(FAULTS["none above 20 deviations"][0])

@@ -30,6 +30,7 @@ CHECKS = {check.name: check for check in strategy_checks()}
 # The suite.
 
 
+@pytest.mark.long
 def test_a_sound_strategy_passes_every_check():
     strategy = Means(3)
     check_strategy(strategy)
