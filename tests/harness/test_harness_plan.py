@@ -11,18 +11,18 @@ import flower_fedclust as fc
 from flower_fedclust.harness.plan import enough_of, falling, made_up_rows
 
 
-@pytest.fixture(scope="module")
-def few_rows():
-    strategy = fc.PrivateKMeans(2, epsilon=1.0, max_norm=4.0)
-    return fc.plan(strategy, n_rows=300, n_columns=2, n_clients=2, epsilons=(0.2, 2.0, 100.0))
+def of_few_rows(strategy, epsilons):
+    return fc.plan(strategy, n_rows=300, n_columns=2, n_clients=2, epsilons=epsilons)
 
 
-def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
-    costs = list(few_rows.excess.values())
+def test_more_budget_costs_less_until_more_buys_nothing():
+    strategy = fc.PrivateFederatedKMeans(2, epsilon=1.0, max_norm=4.0, n_rounds=2)
+    found = of_few_rows(strategy, (0.2, 2.0, 100.0))
+    costs = list(found.excess.values())
     assert costs[0] > 2 * costs[1] > costs[2] >= 0
-    assert 0.2 < few_rows.enough < 100.0
-    assert "more gains nothing" in str(few_rows) == repr(few_rows)
-    assert "       100  below 2%" in str(few_rows)
+    assert 0.2 < found.enough < 100.0
+    assert "more gains nothing" in str(found) == repr(found)
+    assert "       100  below 2%" in str(found)
 
 
 def test_enough_lies_where_the_curve_falls_below_what_is_nothing():
@@ -34,20 +34,21 @@ def test_enough_lies_where_the_curve_falls_below_what_is_nothing():
     assert enough_of({0.1: 0.4, 1.0: 0.03}) is None
 
 
-def test_every_release_has_its_noise_beside_what_it_hides_in(few_rows):
-    contents = [release.content for release in few_rows.releases]
+def test_every_release_has_its_noise_beside_what_it_hides_in():
+    found = of_few_rows(fc.PrivateKMeans(2, epsilon=1.0, max_norm=4.0), ())
+    contents = [release.content for release in found.releases]
     assert any(
         content.startswith("sums of the rows' offsets from the nearest center of each")
         for content in contents
     )
     counts = [
         release
-        for release in few_rows.releases
+        for release in found.releases
         if release.content == "number of rows nearest to each center"
     ]
     assert 100 < counts[-1].signal < 250  # the root mean square of two sizes of 300 rows
-    assert few_rows.smallest_cluster == pytest.approx(2 * counts[-1].noise)
-    assert json.dumps(few_rows.to_dict())
+    assert found.smallest_cluster == pytest.approx(2 * counts[-1].noise)
+    assert json.dumps(found.to_dict())
 
 
 def test_of_more_rows_than_are_made_up_the_noise_is_smaller_in_proportion(monkeypatch):
