@@ -90,7 +90,7 @@ CASES = {
     "noise of the clients": lambda: private(noise="clients"),
     "replies": lambda: fc.KFED(3),
     "a model that is evaluated": lambda: fc.FederatedKMeans(
-        3, n_rounds=2, federated_evaluation=True
+        3, init=ROWS["a"][:3], n_rounds=2, federated_evaluation=True
     ),
     "what clients remember": lambda: fc.DPFedC(2, n_rounds=3),
 }
@@ -118,7 +118,7 @@ def test_a_carrier_and_its_clients_take_at_most_fifty_lines():
 
 
 def test_a_carrier_says_nothing_of_a_silent_client_and_the_run_notes_it(tmp_path):
-    strategy = fc.FederatedKMeans(3, n_rounds=2)
+    strategy = fc.FederatedKMeans(3, init=ROWS["a"][:3], n_rounds=2)
     through_files(strategy, tmp_path, seed=5, silent={"d"})
     assert [(one.client, one.task) for one in strategy.failures] == [("d", "enrol")]
 
