@@ -21,10 +21,15 @@ from flower_fedclust.strategies.common.private_search import (
     COSTS,
     FIRST_CELLS,
     N_CLASSES,
+    Solution,
+    Space,
     Units,
+    _left_elsewhere,
     class_of_most,
     class_reach,
+    fewest_cells,
     filtered,
+    heaviest_split,
     nearer_in_many,
 )
 from flower_fedclust.strategies.common.small_clusters import (
@@ -438,6 +443,58 @@ def test_many_noisy_steps_are_as_good_as_one_with_all_of_their_budget():
     assert errors[0] < 2 * errors[1]
     moved, _ = filtered(truth, np.zeros(6), np.eye(20), 5, np.full((6, 3), 1.0))
     np.testing.assert_allclose(moved, truth, atol=1e-9)
+
+
+def test_noise_is_left_out_where_many_offsets_show_that_centers_do_not_move():
+    """100 centers in 384 columns differ in 100 directions; in the other 284 all offsets are noise."""
+    rng = np.random.default_rng(0)
+    truth = np.zeros((100, 384))
+    truth[:, :100] = 0.01 * rng.normal(size=(100, 100))
+    centers, signal = np.zeros_like(truth), np.full((100, 3), [1e-2, 5e-4, 5e-4])
+    for variance in (3e-5, 3e-5, 1e-5):
+        measured = truth - centers + math.sqrt(variance) * rng.normal(size=truth.shape)
+        moved, signal = filtered(measured, np.full(100, variance), np.eye(384), 100, signal)
+        centers += moved
+    of_noise = 100 * 284 * 1e-5  # what the last step alone would add there
+    assert (centers[:, 100:] ** 2).sum() < 0.3 * of_noise
+    assert ((centers - truth)[:, :100] ** 2).sum() < 100 * 100 * 1e-5
+
+
+def test_clusters_have_a_few_cells_each_where_noise_allows_it():
+    numbers = [fewest_cells(100, most_counted) for most_counted in (10, 300, 360, 1e4, 1e12)]
+    assert numbers == [150, 150, 180, 300, 300]
+
+
+def test_the_cells_of_two_clusters_are_split_first():
+    counts = np.array([500.0, 1000.0, 480.0, 10.0])
+    assert heaviest_split(counts, 1).tolist() == [1]
+    assert sorted(heaviest_split(counts, 5)) == [0, 1, 1, 1, 2]
+    assert heaviest_split(counts, 0).tolist() == []
+
+
+def test_rows_vary_less_where_centers_have_found_a_part_beside_the_search():
+    space = Space(
+        Frame(np.zeros(6), 10.0),
+        n_rows=1000.0,
+        units=Units(1000.0),
+        values=np.ones(6),
+        directions=np.eye(6),
+        n_above=2,
+        n_inside=2,
+        spread=np.ones(2),
+        total=5.0,
+    )
+    centers = np.eye(6)[:2] * 3.0
+    rows = centers[[0, 1, 1, 0], :2]
+
+    def left(part, error):
+        moved = centers + part * np.eye(6)[4]
+        return _left_elsewhere(space, rows, Solution(moved, np.full((2, 3), error), moved))
+
+    assert left(0.0, 0.0) == left(0.0, 0.1) == 3.0
+    assert left(1.0, 0.0) == pytest.approx(2.0)
+    assert left(1.0, 0.1) == pytest.approx(2.4)  # the errors of four entries
+    assert left(9.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])

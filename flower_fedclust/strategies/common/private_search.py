@@ -49,7 +49,7 @@ from flower_fedclust.exact.terms import (
     total,
 )
 from flower_fedclust.numerics.checks import checked_point
-from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
@@ -142,9 +142,14 @@ FEW_DIRECTIONS = 16.0
 #: There are at most this many cells for each cluster, or MOST_CELLS if that is more. A bound on the time of a run can
 #: lower this limit, but not below the second number for each cluster.
 CELLS_FOR_EACH, FEWEST_FOR_EACH = 6, 4
+#: The number of cells is chosen as if all rows came from one Gaussian. In many directions few cells are then best, and
+#: two clusters may share one. So there are at least this many cells for each cluster, but no more of them than the
+#: second number times as many as the noise in their counts allows. In FEW_DIRECTIONS nothing changes.
+FEWEST_CLEAR, CLEAR_CELLS = 3.0, 0.5
 #: In the sums of a Lloyd step, the count of a row is an entry of this fraction of the bound of offsets.
 WEIGHT = 0.4
-#: The variance of the true offsets in a step is taken to be at least this fraction of the variance that was expected.
+#: The variance of the true offsets in a step is taken to be at least this fraction of the variance that was expected,
+#: unless the step's offsets rule this out, as the many offsets of many clusters in many columns can.
 LEAST_KEPT = 0.5
 #: The variance of the offsets that is expected in the first step, in the directions of the search, over the rows'
 #: variance there.
@@ -430,6 +435,7 @@ def cells_of_rows(
         chosen = rng.permutation(public @ space.inside)[:n_cells]
         points[: len(chosen)] = chosen
     within, former = variances, None
+    is_wide = nearer_in_many(variances) < 1.0
     for generation in range(CELL_ROUNDS):
         bound = space.norm_of_offsets(CELL_REACH, float(within.sum()))
         weight = CELL_WEIGHT * bound
@@ -450,13 +456,26 @@ def cells_of_rows(
         if generation == CELL_ROUNDS - 1:
             break
         former = means, counts
-        parents = rng.choice(len(means), n_cells - len(means), p=parts)
+        n_new = n_cells - len(means)
+        parents = (
+            heaviest_split(counts, n_new) if is_wide else rng.choice(len(means), n_new, p=parts)
+        )
         split = SPLIT * nearer_in_many(within) * np.sqrt(within)
         beside = split * rng.standard_normal((len(parents), space.n_inside))
         points = np.concatenate([means, means[parents] + beside])
     if former is not None:
         means, counts = np.concatenate([former[0], means]), np.concatenate([former[1], counts])
     return space, NoisyCells(means, counts, within, of_sums, of_counts)
+
+
+def heaviest_split(counts: Floats, number: int) -> Integers:
+    """Return which cells to split by ``number`` new points: each point goes where most rows share a point.
+
+    So a cell with the rows of two clusters is split before a cell with the rows of one.
+    """
+    shares = counts[:, None] / np.arange(2, number + 2)
+    order = np.argsort(-shares, axis=None, kind="stable")[:number]
+    return order // max(number, 1)
 
 
 def nearer_in_many(variances: Floats) -> float:
@@ -481,18 +500,26 @@ def _with_cells(strategy: SearchStrategy, space: Space) -> tuple[Space, int]:
     )
     # On average, a cell must have more rows than LIGHT_CELL standard deviations of the noise in its count.
     of_count = units.of_both(1.0, CELL_WEIGHT, FEWEST_FOR_EACH * most) / CELL_WEIGHT
-    fewest_cells = math.ceil(FEWEST_CELLS * most)
-    most_cells = max(min(most_cells, 1.0 / max(LIGHT_CELL * of_count * noise, 1e-12)), fewest_cells)
+    most_counted = 1.0 / max(LIGHT_CELL * of_count * noise, 1e-12)
+    wide = 1.0 - nearer_in_many(variances[:most_inside])
+    least_cells = fewest_cells(most, wide * most_counted)
+    most_cells = max(min(most_cells, most_counted), least_cells)
     n_inside, n_cells = directions_and_cells(
         variances[:most_inside],
         max(space.total - float(variances[:most_inside].sum()), 0.0),
         lambda n_cells: units.of_both(CELL_REACH, CELL_REACH * CELL_WEIGHT, n_cells),
         noise,
-        fewest_cells,
+        least_cells,
         int(most_cells),
     )
     n_inside = max(n_inside, min(space.n_above, most))
     return replace(space, n_inside=n_inside, spread=np.sqrt(variances[:n_inside])), n_cells
+
+
+def fewest_cells(n_clusters: int, most_counted: float) -> int:
+    """Return the least number of cells, if the noise in counts allows ``most_counted`` of them in many directions."""
+    wanted = max(CLEAR_CELLS * most_counted, FEWEST_CELLS * n_clusters)
+    return math.ceil(min(wanted, FEWEST_CLEAR * n_clusters))
 
 
 class Found(NamedTuple):
@@ -621,15 +648,16 @@ def _steps(
     The last step of a run has two parts: one pays for the sums, the other for the cluster sizes.
     """
     n_clusters, units = len(solutions[0].centers), space.units
-    within = _cost_of_best(space, rows, solutions)
+    elsewhere = [_left_elsewhere(space, rows, solution) for solution in solutions]
+    within = _cost_of_best(space, rows, solutions, elsewhere)
     noise = strategy.noise_of(parts[0], math.sqrt(len(solutions))) / units.number
     weight = 0.0 if len(parts) > 1 else WEIGHT
     excess = excess_of_a_step(
         space.n_columns, n_clusters, units.of_both(REACH, weight * REACH, n_clusters), noise
     )
     drawn = [
-        DrawnOffsets.of(rows, solution.centers @ space.inside, space.elsewhere)
-        for solution in solutions
+        DrawnOffsets.of(rows, solution.centers @ space.inside, left)
+        for solution, left in zip(solutions, elsewhere, strict=True)
     ]
     bound = space.norm_of_offsets(drawn[0].reach(within, excess), within)
     if weight:
@@ -658,14 +686,12 @@ def _steps(
         divisor = np.maximum(
             sizes, max(0.3 * scale * of_counts, space.n_rows / n_clusters / 20, 1.0)
         )
-        # k centers differ in fewer than k directions.
-        n_signal = min(max(space.n_inside, space.n_above), n_clusters)
         variance = (scale * of_sums / divisor) ** 2
         offsets, signal = filtered(
             of_one / divisor[:, None],
             variance,
             space.directions,
-            n_signal,
+            _n_signal(space, n_clusters),
             solution.signal,
         )
         # Add what clipping is estimated to have taken from the means.
@@ -678,13 +704,48 @@ def _steps(
     return moved
 
 
-def _cost_of_best(space: Space, rows: Floats, solutions: list[Solution]) -> float:
-    """Estimate, from drawn rows, the mean squared distance of a row from its center in the best solution."""
+def _left_elsewhere(space: Space, rows: Floats, solution: Solution) -> float:
+    """Estimate a row's mean squared distance from its center in other directions than those of the search.
+
+    Centers start with no part in these directions, and gain one in their steps. The squared norm of this part, less its
+    expected error, is what the rows no longer vary by.
+    """
+    centers = solution.centers
+    inside = centers @ space.inside
+    n_signal = _n_signal(space, len(centers))
+    n_known = space.directions.shape[1]
+    n_entries = np.array(
+        [
+            n_signal - min(space.n_inside, n_signal),
+            n_known - max(space.n_inside, n_signal),
+            space.n_columns - n_known,
+        ]
+    )
+    found = (centers**2).sum(axis=1) - (inside**2).sum(axis=1) - solution.signal @ n_entries
+    sizes = np.bincount(nearest_center(rows, inside), minlength=len(centers)) / len(rows)
+    return max(space.elsewhere - float(sizes @ np.maximum(found, 0.0)), 0.0)
+
+
+def _n_signal(space: Space, n_clusters: int) -> int:
+    """Return in how many directions centers may differ: k centers differ in fewer than k directions."""
+    return min(max(space.n_inside, space.n_above), n_clusters)
+
+
+def _cost_of_best(
+    space: Space, rows: Floats, solutions: list[Solution], elsewhere: list[float]
+) -> float:
+    """Estimate, from drawn rows, the mean squared distance of a row from its center in the best solution.
+
+    ``elsewhere`` has each solution's part of this distance in other directions than those of the search.
+    """
     places = [solution.centers @ space.inside for solution in solutions]
     mean_square = float((rows**2).sum(axis=1).mean())
-    cost = min(float(squared_distances(rows, place).min(axis=1).mean()) for place in places)
+    cost = min(
+        float(squared_distances(rows, place).min(axis=1).mean()) + left
+        for place, left in zip(places, elsewhere, strict=True)
+    )
     all_rows = max(space.total, space.total_inside)
-    return max(all_rows - (mean_square - cost), LEAST_COST * all_rows)
+    return max(all_rows - space.elsewhere - (mean_square - cost), LEAST_COST * all_rows)
 
 
 def _compared(
@@ -728,7 +789,8 @@ def filtered(
     The rule is that of a Kalman filter: an offset z with noise of variance v becomes ``z s / (s + v)``, where s is the
     variance of true offsets. The center is then uncertain by the variance ``s v / (s + v)``, and the next step would
     move it farther, by a part of this step's offset. s is the mean, weighted by precision, of the variance that was
-    expected (``signal``) and the variance that the offsets show beyond their noise.
+    expected (``signal``) and the variance that the offsets show beyond their noise. It is at least LEAST_KEPT of the
+    former, or UNSURE standard deviations above the latter, whichever is less.
     """
     n_columns, n_known = directions.shape
     turned, expected = offsets @ directions, signal.copy()
@@ -747,8 +809,11 @@ def filtered(
         # taken to be as large as this variance itself.
         n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
         precision = n_squares / 2.0 * weight
+        shown = np.maximum(seen, 0.0)
+        possible = shown + UNSURE * math.sqrt(2.0 / n_squares) * (shown + noise)
         found = np.maximum(
-            (precision * seen + known**-1) / (precision + known**-2), LEAST_KEPT * known
+            (precision * seen + known**-1) / (precision + known**-2),
+            np.minimum(LEAST_KEPT * known, possible),
         )
         gain = found / (found + noise)
         expected[:, index] = (gain * (noise + GOES_ON * found)).mean(axis=1)
