@@ -124,7 +124,7 @@ def is_asked_by_others(case):
 
 
 WITH_LONG = [
-    pytest.param(case, marks=[pytest.mark.long] if is_asked_by_others(case) else [])
+    pytest.param(case, marks=[pytest.mark.long] if is_asked_by_others(case) and not PAPERS else [])
     for case in STRATEGIES
 ]
 
