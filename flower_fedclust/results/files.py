@@ -575,6 +575,9 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
         else values
         for name, values in kept.items()
     }
+    ran_with = numbers.get("ran_with")
+    if ran_with is not None and ran_with not in numbers["numbers"]:
+        raise DataError(f"{_METRICS}: number.ran_with is none of number.numbers; run again.")
     return kind(**numbers)
 
 

@@ -461,5 +461,10 @@ def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp
 def test_the_number_that_was_chosen_is_kept(tmp_path):
     strategy = fc.PrivateKMeans((2, 4), epsilon=5.0, max_norm=15.0)
     made = fc.simulate(strategy, [part.to_numpy() for part in TABLES.values()], seed=0)
-    loaded = fc.load(made.save(tmp_path / "run"))
-    assert loaded.number.to_dict() == made.number.to_dict()
+    folder = made.save(tmp_path / "run")
+    assert fc.load(folder).number.to_dict() == made.number.to_dict()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["number"]["ran_with"] = 9
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(fc.DataError, match=r"ran_with is none of number\.numbers; run again"):
+        fc.load(folder)
