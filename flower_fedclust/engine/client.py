@@ -501,7 +501,9 @@ class ProtocolClient(NumPyClient):
         if not config.get("evaluate", True):
             return 0.0, 0, hashed([], facts, (0.0, 0))
         try:
-            self._check_as_enrolled(config)
+            # A client without an outline would read its rows for this, which only consent allows.
+            if self._given_outline is not None:
+                self._check_as_enrolled(config)
             self.consent.check_evaluation(self.name)
             check_fields(config, OF_MODEL, self.name)
             with one_thread():
@@ -811,8 +813,8 @@ class ProtocolClient(NumPyClient):
             changed.append("number of rows")
         if changed:
             raise DataError(
-                f"client {self.name}: its table has changed since it enrolled in this run ({', '.join(changed)}); "
-                "restore it and start this client again, or start another run."
+                f"client {self.name}: its table, or the policy about it, has changed since it enrolled in this run "
+                f"({', '.join(changed)}); restore it and start this client again, or start another run."
             )
 
     def _enrolled(self, config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, toy_answers, with_releases
+from flwr.app import Context, RecordDict
 
 from flower_fedclust.engine import ClientData, Consent, Gather, Sent, Sum, answers
+from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.engine.rounds import KINDS
 
 RELEASE = paid("gaussian", 3.0)
@@ -124,6 +126,24 @@ def test_the_evaluation_is_answered_only_where_it_is_allowed():
         == "client oslo does not evaluate models; its operator would have to allow it."
     )
     assert cost == 0.0
+
+
+def test_no_row_is_read_for_an_evaluation_that_the_site_does_not_allow():
+    loads = []
+
+    def load():
+        loads.append(1)
+        return ClientData(np.ones((3, 2)), [0, 1, 1])
+
+    context, consent = Context(1, 1, {}, RecordDict(), {}), Consent(evaluation=False)
+    ToyClient(load, name="oslo", context=context, consent=consent).fit(
+        [], {"task": ENROL, "round": 1}
+    )
+    assert loads == [1]
+    asked = ToyClient(load, name="oslo", context=context, consent=consent)
+    _, _, facts = asked.evaluate([np.zeros((1, 2))], {"model": "k-means"})
+    assert "does not evaluate models" in facts["failure"]
+    assert loads == [1]
 
 
 def test_the_report_has_the_kind_of_every_message():

@@ -166,7 +166,7 @@ def test_columns_that_a_run_did_not_enrol_with_fail_once_after_a_charge_and_then
     assert heard == ["failed"] * 3
     assert n_charged(server.site) == 2  # the enrolment, and the first sum
     reason = audit(server.site)[-1]["reason"]
-    assert "its table has changed since it enrolled in this run (columns)" in reason
+    assert "has changed since it enrolled in this run (columns)" in reason
 
 
 def test_columns_that_change_while_a_site_is_restarted_fail_before_a_charge(tmp_path):
