@@ -124,6 +124,11 @@ def weighted_rand_index(one: Labels, other: Labels, weights: Floats, n_clusters:
     return float(((table**2).sum() - by_chance) / (mean - by_chance))
 
 
+def as_below(agreement: float) -> str:
+    """Return an agreement that is below ALL_FOUND_AGAIN with two digits, which are below it, too: 0.739 as 0.73."""
+    return f"{min(agreement, ALL_FOUND_AGAIN - 0.01):.2f}"
+
+
 class Repeated(NamedTuple):
     """How well other runs would find the same clusters, estimated by simulated reruns of this run."""
 
@@ -200,8 +205,8 @@ class ClusterNumber:
         if not self._is_stable.any():
             return (
                 f"No clear number: with any number from {fewest} to {most}, another run would find other clusters "
-                f"(stability {max(self.stability):.2f} at most, below {ALL_FOUND_AGAIN:g}); take a larger epsilon or "
-                f"more rows. {self.chosen} is the smallest."
+                f"(stability {as_below(max(self.stability))} at most, below {ALL_FOUND_AGAIN:g}); take a larger "
+                f"epsilon or more rows. {self.chosen} is the smallest."
             )
         if not self.is_clear:
             index, which = self._best_of(None), "none"
@@ -295,7 +300,7 @@ class ClusterNumber:
             advice = f"try {' or '.join(others[:3])} clusters, which it would probably find again"
         return (
             f"No clear number: another run would find other clusters than these {self.chosen} (stability "
-            f"{stability:.2f}, below {ALL_FOUND_AGAIN:g}); {advice}."
+            f"{as_below(stability)}, below {ALL_FOUND_AGAIN:g}); {advice}."
         )
 
     def _best_of(self, among: NDArray[np.bool_] | None) -> int:

@@ -26,7 +26,13 @@ from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.names import some
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.metrics import cluster_sizes
-from flower_fedclust.numerics.validity import ALIKE, ALL_FOUND_AGAIN, FOUND_AGAIN, Repeated
+from flower_fedclust.numerics.validity import (
+    ALIKE,
+    ALL_FOUND_AGAIN,
+    FOUND_AGAIN,
+    Repeated,
+    as_below,
+)
 from flower_fedclust.strategies.common.noisy_cells import EQUALLY_GOOD
 from flower_fedclust.strategies.common.tables import SURVIVAL, left_out, why_not
 from flower_fedclust.tables.description import Clusters
@@ -550,7 +556,7 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
             reason_text = f" It would find {_named(kept)} again, but not {_named(lost)}."
     sentence = (
         "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
-        f"{agreement:.2f} with these, below {ALL_FOUND_AGAIN:g}): {advice}.{reason_text}"
+        f"{as_below(agreement)} with these, below {ALL_FOUND_AGAIN:g}): {advice}.{reason_text}"
     )
     return [Doubt("unstable", sentence, numbers)]
 

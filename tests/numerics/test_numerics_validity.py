@@ -112,8 +112,9 @@ def test_the_best_stable_number_is_taken_or_else_the_smallest_sensible_one(
     [
         (0.8, True, "another run would find them again (stability 0.80)"),
         (0.5, False, "than these 3 (stability 0.50, below 0.74); try 2 or 4 clusters"),
+        (0.739, False, "than these 3 (stability 0.73, below 0.74); try 2 or 4 clusters"),
     ],
-    ids=["stable", "unstable"],
+    ids=["stable", "unstable", "nearly stable"],
 )
 def test_after_a_run_the_number_has_the_stability_that_the_doubt_judges(agreement, is_clear, says):
     before = number_with([0.5, 0.7, 0.6], stability=[0.9, 0.96, 0.8])
