@@ -569,16 +569,15 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, where None stands for any number that is not finite."""
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
+    ran_with = kept.pop("ran_with", None)
     numbers: dict[str, Any] = {
-        name: [math.nan if value is None else value for value in values]
-        if isinstance(values, list)
-        else values
-        for name, values in kept.items()
+        name: [math.nan if value is None else value for value in kept[name]] for name in kept
     }
-    ran_with = numbers.get("ran_with")
-    if ran_with is not None and ran_with not in numbers["numbers"]:
+    if kind is PeakNumber:
+        return PeakNumber(**numbers)
+    if ran_with is not None and (type(ran_with) is not int or ran_with not in numbers["numbers"]):
         raise DataError(f"{_METRICS}: number.ran_with is none of number.numbers; run again.")
-    return kind(**numbers)
+    return ClusterNumber(**numbers, ran_with=ran_with)
 
 
 def _sizes(written: _SizeFields) -> ReleasedSizes:

@@ -458,13 +458,14 @@ def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp
         predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "other.csv")
 
 
-def test_the_number_that_was_chosen_is_kept(tmp_path):
+@pytest.mark.parametrize("ran_with", [9, "3", [3], True])
+def test_the_number_that_was_chosen_is_kept(tmp_path, ran_with):
     strategy = fc.PrivateKMeans((2, 4), epsilon=5.0, max_norm=15.0)
     made = fc.simulate(strategy, [part.to_numpy() for part in TABLES.values()], seed=0)
     folder = made.save(tmp_path / "run")
     assert fc.load(folder).number.to_dict() == made.number.to_dict()
     metrics = json.loads((folder / "metrics.json").read_text())
-    metrics["number"]["ran_with"] = 9
+    metrics["number"]["ran_with"] = ran_with
     (folder / "metrics.json").write_text(json.dumps(metrics))
     with pytest.raises(fc.DataError, match=r"ran_with is none of number\.numbers; run again"):
         fc.load(folder)
