@@ -539,7 +539,7 @@ def _clear_of_noise(cells: NoisyCells, centers: Floats) -> NoisyCells:
     """Leave out cells of few rows, which new noise would move anywhere; keep at least one cell for each center.
 
     Later releases have found rows at every center. If noise hides all cells nearest to a center, the largest of them
-    stays. If there are none, the center becomes a cell, with the fewest rows that are clear of noise.
+    stays. If there are none, the center becomes a cell, with the fewest rows that are clear of noise, but one at least.
     """
     means, counts, n_fewest = cells.means, cells.counts, min(len(centers), len(cells.counts))
     clear = CLEAR_CELL * cells.of_counts
@@ -550,7 +550,8 @@ def _clear_of_noise(cells: NoisyCells, centers: Floats) -> NoisyCells:
         if len(own):
             kept[own[counts[own].argmax()]] = True
     without = np.setdiff1d(np.arange(len(centers)), nearest)
-    of_centers = np.full(len(without), min(clear, float(np.median(counts[kept]))))
+    fewest = max(min(clear, float(np.median(counts[kept]))), 1.0)
+    of_centers = np.full(len(without), fewest)
     return replace(
         cells,
         means=np.concatenate([means[kept], centers[without]]),

@@ -469,9 +469,10 @@ def cells_of_rows(
 
 
 def heaviest_split(counts: Floats, number: int) -> Integers:
-    """Return which cells to split by ``number`` new points: each point goes where most rows share a point.
+    """Return which cells to split by ``number`` new points.
 
-    So a cell with the rows of two clusters is split before a cell with the rows of one.
+    Each new point goes to the cell whose points would then have the most rows each. So a cell with the rows of two
+    clusters is split before a cell with the rows of one.
     """
     shares = counts[:, None] / np.arange(2, number + 2)
     order = np.argsort(-shares, axis=None, kind="stable")[:number]
