@@ -225,7 +225,10 @@ def place_umap(
     # umap-learn bounds a row's bandwidth from below by the mean distance over all rows; here each row has the same mean
     # distance.
     relative = _over_mean(distances[:, :n_needed], by_row=True).astype(np.float32)
-    bandwidths, nearest = umap_.smooth_knn_dist(relative, float(n_needed), local_connectivity=0.0)
+    bandwidths, _ = umap_.smooth_knn_dist(relative, float(n_needed), local_connectivity=0.0)
+    # Without local connectivity, no nearest distance is subtracted. umap-learn multiplies it by 0 instead. If all
+    # distances are 0, it reads beyond the end of an empty array, so the product may be NaN.
+    nearest = np.zeros(len(relative), dtype=np.float32)
     _, _, strengths, _ = umap_.compute_membership_strengths(
         neighbors.astype(np.int32), relative, bandwidths, nearest, bipartite=True
     )

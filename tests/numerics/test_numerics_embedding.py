@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -186,6 +187,24 @@ def test_distances_of_0_have_a_map(method):
     )
     assert np.isfinite(coordinates).all()
     assert np.isfinite(place(new_neighbors, np.zeros_like(distances[:30]), coordinates)).all()
+
+
+def test_a_row_that_equals_its_neighbors_has_a_place_whatever_umap_reads_beyond_their_distances(
+    monkeypatch,
+):
+    neighbors, distances, new_neighbors, _ = neighbors_of_blobs()
+    coordinates = umap_map(neighbors, distances)
+    zeros = np.zeros_like(distances[:30])
+    expected = place_umap(new_neighbors, zeros, coordinates)
+    umap_ = import_module("umap.umap_")
+    bandwidths = umap_.smooth_knn_dist
+
+    def with_nan(relative, *arguments, **options):
+        found, _ = bandwidths(relative, *arguments, **options)
+        return found, np.full(len(relative), np.nan, dtype=np.float32)
+
+    monkeypatch.setattr(umap_, "smooth_knn_dist", with_nan)
+    assert np.array_equal(place_umap(new_neighbors, zeros, coordinates), expected)
 
 
 # Rows that are placed on a map
