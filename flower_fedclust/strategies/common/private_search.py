@@ -791,7 +791,8 @@ def filtered(
     variance of true offsets. The center is then uncertain by the variance ``s v / (s + v)``, and the next step would
     move it farther, by a part of this step's offset. s is the mean, weighted by precision, of the variance that was
     expected (``signal``) and the variance that the offsets show beyond their noise. It is at least LEAST_KEPT of the
-    former, or UNSURE standard deviations above the latter, whichever is less.
+    former, or the largest variance with which the offsets are no more than UNSURE standard deviations too small,
+    whichever is less. Few offsets rule out no variance.
     """
     n_columns, n_known = directions.shape
     turned, expected = offsets @ directions, signal.copy()
@@ -810,8 +811,13 @@ def filtered(
         # taken to be as large as this variance itself.
         n_squares = 2.0 / (float((weight**2).sum()) / float(weight.sum()) ** 2 + 1.0 / max(size, 1))
         precision = n_squares / 2.0 * weight
-        shown = np.maximum(seen, 0.0)
-        possible = shown + UNSURE * math.sqrt(2.0 / n_squares) * (shown + noise)
+        # The mean of the squares can be UNSURE of its standard deviations below s + v. Then s may be as large as this.
+        lowest = 1.0 - UNSURE * math.sqrt(2.0 / n_squares)
+        possible = (
+            (np.maximum(seen, 0.0) + noise) / lowest - noise
+            if lowest > 0
+            else np.full_like(seen, math.inf)
+        )
         found = np.maximum(
             (precision * seen + known**-1) / (precision + known**-2),
             np.minimum(LEAST_KEPT * known, possible),
