@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -464,8 +465,17 @@ def until(happened):
         time.sleep(0.05)
 
 
+@pytest.fixture
+def own_folder_of_ray(monkeypatch):
+    """Let Ray note a new cluster in a folder of its own: any other process on this machine would join it."""
+    with TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.usefixtures("own_folder_of_ray")
 def test_a_killed_driver_and_a_lost_machine_cost_nothing_but_time(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
