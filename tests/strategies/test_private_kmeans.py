@@ -20,6 +20,8 @@ from flower_fedclust.strategies.common.noisy_cells import NoisyCells, agreement_
 from flower_fedclust.strategies.common.private_search import (
     COSTS,
     FIRST_CELLS,
+    GOES_ON,
+    LEAST_KEPT,
     N_CLASSES,
     Solution,
     Space,
@@ -458,6 +460,16 @@ def test_noise_is_left_out_where_many_offsets_show_that_centers_do_not_move():
     of_noise = 100 * 284 * 1e-5  # what the last step alone would add there
     assert (centers[:, 100:] ** 2).sum() < 0.3 * of_noise
     assert ((centers - truth)[:, :100] ** 2).sum() < 100 * 100 * 1e-5
+
+
+def test_few_offsets_of_zero_rule_out_no_larger_ones_and_many_do():
+    """Three centers in five columns did not move, with hardly any noise; nor did 100 centers in 384 columns."""
+    _, few = filtered(np.zeros((3, 5)), np.full(3, 1e-6), np.eye(5), 3, np.full((3, 3), 1.0))
+    np.testing.assert_allclose(few[:, :2], GOES_ON * LEAST_KEPT, rtol=1e-4)
+    _, many = filtered(
+        np.zeros((100, 384)), np.full(100, 1e-6), np.eye(384), 100, np.full((100, 3), 1.0)
+    )
+    assert many[:, :2].max() < 0.1 * GOES_ON * LEAST_KEPT
 
 
 def test_clusters_have_a_few_cells_each_where_noise_allows_it():
