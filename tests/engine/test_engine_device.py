@@ -75,7 +75,7 @@ def on_the_processor(rows):
     return cache(lambda name: run(name, rows, pytest.MonkeyPatch(), kept_rows=0))
 
 
-#: Runs whose rounds ask what those of others ask.
+#: Runs whose questions other runs ask, too.
 LIKE_OTHERS = ("feddp-kmeans", "secure sums")
 
 

@@ -126,7 +126,7 @@ def of_registry(name, **parameters):
     return make_strategies([name], {"n_clusters": 2, **find(name).example, **parameters}, rows)[0]
 
 
-#: Strategies whose rounds are as many as those of all others together.
+#: Strategies with as many rounds as all others together.
 OF_MANY_ROUNDS = ("federated-kmeans", "private-mixture")
 
 

@@ -706,7 +706,7 @@ def _steps(
 
 
 def _left_elsewhere(space: Space, rows: Floats, solution: Solution) -> float:
-    """Estimate a row's mean squared distance from its center in other directions than those of the search.
+    """Estimate a row's mean squared distance from its center in directions outside the search.
 
     Centers start with no part in these directions, and gain one in their steps. The squared norm of this part, less its
     expected error, is what the rows no longer vary by.
@@ -737,7 +737,7 @@ def _cost_of_best(
 ) -> float:
     """Estimate, from drawn rows, the mean squared distance of a row from its center in the best solution.
 
-    ``elsewhere`` has each solution's part of this distance in other directions than those of the search.
+    ``elsewhere`` has each solution's part of this distance in directions outside the search.
     """
     places = [solution.centers @ space.inside for solution in solutions]
     mean_square = float((rows**2).sum(axis=1).mean())
