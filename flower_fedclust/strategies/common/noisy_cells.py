@@ -502,11 +502,16 @@ def agreement_before_steps(
     This is the agreement of :func:`repeated` for centers that have taken no Lloyd steps on the rows, as the centers for
     each number of clusters that is tried. No costs are known yet, so the noise is ROUGHER_OF_NUMBER times the real one.
     """
-    directions, errors, k = np.eye(centers.shape[1]), np.zeros((len(centers), 2)), len(centers)
-    cells, table, _ = _in_place_of_rows(cells, centers, errors, directions, 0.0, (), N_STARTS, rng)
+    k, n_directions = centers.shape
+    errors = np.zeros((k, 2))
+    cells, table, _ = _in_place_of_rows(
+        cells, centers, errors, np.eye(n_directions), 0.0, (), N_STARTS, rng
+    )
     labels = nearest_center(table.rows, centers)
-    others = nearest_of_each(table.rows, _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs))
-    return float(np.mean([adjusted_rand(labels, other, k) for other in others]))
+    runs = _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs)
+    others = nearest_of_each(table.rows, runs)
+    agreements = [adjusted_rand(labels, other, k) for other in others]
+    return float(np.mean(agreements))
 
 
 def _in_place_of_rows(
