@@ -262,23 +262,28 @@ def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Gen
     their steps together. scikit-learn's function would take a hundred times as long.
     """
     n_draws, n_cells = weights.shape
-    n_trials, draws = 2 + int(math.log(n_points)), np.arange(n_draws)
-    chosen, chances = (
-        np.empty((n_draws, n_points), np.intp),
-        np.empty((n_draws, n_points - 1, n_trials)),
-    )
+    n_trials = 2 + int(math.log(n_points))
+    draws = np.arange(n_draws)
+    chosen = np.empty((n_draws, n_points), np.intp)
+    chances = np.empty((n_draws, n_points - 1, n_trials))
     for draw, weights_of_draw in enumerate(weights):
         chosen[draw, 0] = rng.choice(n_cells, p=weights_of_draw / weights_of_draw.sum())
         chances[draw] = rng.random(chances[draw].shape)
     nearest = apart[chosen[:, 0]]
     for index in range(1, n_points):
         added_up = np.cumsum(weights * nearest, axis=1)
-        places = zip(added_up, added_up[:, -1:] * chances[:, index - 1], strict=True)
-        tried = np.array([np.searchsorted(sums, place, side="right") for sums, place in places])
+        places = added_up[:, -1:] * chances[:, index - 1]
+        tried = np.array(
+            [
+                np.searchsorted(sums, place, side="right")
+                for sums, place in zip(added_up, places, strict=True)
+            ]
+        )
         tried = np.minimum(tried, n_cells - 1)
         left = np.minimum(apart[tried], nearest[:, None, :])
         best = (left @ weights[:, :, None])[:, :, 0].argmin(axis=1)
-        chosen[:, index], nearest = tried[draws, best], left[draws, best]
+        chosen[:, index] = tried[draws, best]
+        nearest = left[draws, best]
     return chosen
 
 
