@@ -142,8 +142,8 @@ def normalized_moment(
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     """Add up how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
 
-    This term times ``-4 gamma / n_points`` is :func:`~flower_fedclust.numerics.landmarks.attraction_sum`. The norm of
-    what one row adds is at most ``sqrt(n_points) exp(-1/2) / sqrt(2 gamma)``, exactly:
+    This term times ``-4 gamma / n_points`` is the rows' part of the gradient (13) of Qiao, Ma and Fan (2025), times the
+    number of rows. The norm of what one row adds is at most ``sqrt(n_points) exp(-1/2) / sqrt(2 gamma)``, exactly:
 
     Rows and points are first rounded to a coarser grid, so ``k ||x - y||`` is at most ``exp(-1/2) / sqrt(2 gamma)`` for
     the true kernel k of these integers. The integer for k is no larger: it is 0 unless k is at least 2^-18, where

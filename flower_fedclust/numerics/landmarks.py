@@ -9,16 +9,18 @@ exp(-gamma ||x - y||^2)`` with a positive gamma, in one over the squared units o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import cached_blocks
 
 Floats = NDArray[np.float64]
 
-#: Kernel values that are computed at a time: 2 MB.
-KERNEL_ENTRIES = 2**18
+#: Local steps after the first are computed in single precision if the largest squared distance from the landmarks'
+#: mean, in units of the kernel's width, is in this range. Outside it, steps could have fewer than 5 digits.
+SINGLE_PRECISION = (2.0**-6, 2.0**5)
 
 
 def landmark_gamma(variance: Floats) -> float:
@@ -27,45 +29,17 @@ def landmark_gamma(variance: Floats) -> float:
     return 0.5 / mean_squared_distance if mean_squared_distance > 0 else 1.0
 
 
-def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
-    """Return the squared maximum mean discrepancy of rows and landmarks, estimated without bias.
-
-    It is f_p in equations (9) and (10) of Qiao, Ma and Fan (2025).
-    """
-    between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
-    own = mean_similarity(rows, gamma) if own is None else own
-    return own - 2.0 * between + mean_similarity(Y, gamma)
-
-
 def mean_similarity(points: Floats, gamma: float) -> float:
-    """Return the mean kernel value over ordered pairs of different points; 0 for a single point.
-
-    For rows it is the first summand of :func:`mmd`, and for landmarks the third.
-    """
+    """Return the mean kernel value over ordered pairs of different points; 0 for a single point."""
     n_points = len(points)
     if n_points < 2:
         return 0.0
-    return (_kernel_sum(points, points, gamma) - n_points) / (n_points * (n_points - 1.0))
-
-
-def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the derivative of :func:`mmd` by the landmarks: equation (13) of Qiao, Ma and Fan (2025)."""
-    return attraction_sum(rows, Y, gamma) / len(rows) + repulsion_gradient(Y, gamma)
-
-
-def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the rows' part of :func:`mmd_gradient`, times the number of rows.
-
-    For the landmark y_j it is ``sum_i -(4 gamma / n_y) k(x_i, y_j) (x_i - y_j)``, where n_y is the number of landmarks.
-
-    :func:`~flower_fedclust.exact.kernels.attraction` computes it on the grid, without the factor.
-    """
-    rows, Y = _around_the_landmarks(rows, Y)
-    # Rows that are farther than this from all landmarks are left out: their kernel values are 0 in floats, and times an
-    # infinite offset they would give NaN.
-    near = np.abs(rows).max(axis=1) <= np.abs(Y).max() + math.sqrt(750.0 / gamma)
-    pull, weight = _pulls(rows if near.all() else rows[near], Y, gamma)
-    return -(4.0 * gamma / len(Y)) * (pull - weight * Y)
+    width = 1.0 / math.sqrt(2.0 * gamma)
+    factor = _factor((points - points.mean(axis=0)) / width)
+    total = sum(
+        float(_kernel(factor[block], factor).sum()) for block in cached_blocks(n_points, n_points)
+    )
+    return (total - n_points) / (n_points * (n_points - 1.0))
 
 
 def longest_pull(gamma: float) -> float:
@@ -77,19 +51,17 @@ def longest_attraction(gamma: float, n_landmarks: int) -> float:
     """Return a tight bound on the norm of the array ``k(x, y_j) (x - y_j)`` of one row x and all n_y landmarks.
 
     This is the sensitivity of the sum over rows, without clipping. Times ``4 gamma / n_y``, it is the sensitivity of
-    :func:`attraction_sum`: ``sqrt(8 gamma / (e n_y))``.
+    the rows' part of the gradient (13), times the number of rows: ``sqrt(8 gamma / (e n_y))``.
     """
     return math.sqrt(n_landmarks) * longest_pull(gamma)
 
 
 def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
-    """Return the landmarks' part of :func:`mmd_gradient`, which needs no rows; 0 for a single landmark."""
-    n_landmarks = len(Y)
-    if n_landmarks < 2:
-        return np.zeros_like(Y)
-    Y = Y - Y.mean(axis=0)
-    pull, weight = _pulls(Y, Y, gamma)
-    gradient: Floats = (4.0 * gamma / (n_landmarks * (n_landmarks - 1.0))) * (pull - weight * Y)
+    """Return the landmarks' part of the gradient (13), which needs no rows; 0 for a single landmark."""
+    width = 1.0 / math.sqrt(2.0 * gamma)
+    factor = _factor((Y - Y.mean(axis=0)) / width)
+    repulsion, _ = _pulls(factor, factor)
+    gradient: Floats = repulsion * (width / (step_size(gamma, len(Y)) * _n_others(len(Y))))
     return gradient
 
 
@@ -97,31 +69,48 @@ def step_size(gamma: float, n_landmarks: int) -> float:
     """Return the step size ``n_y / (4 gamma)``, in squared units of the rows.
 
     Qiao, Ma and Fan (2025) ask for "the reverse of the Lipschitz constant". With n_y landmarks, the curvature of
-    :func:`mmd` is in any direction at most ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``. That is 1.89 times
+    the objective is in any direction at most ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``. That is 1.89 times
     ``4 gamma / n_y`` with two landmarks, and 1.45 times with many. A gradient step does not raise the objective if its
     size is below 2 over the curvature, which this step size is.
     """
     return n_landmarks / (4.0 * gamma)
 
 
-def landmark_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return the landmarks after ``n_steps`` gradient steps on one client's rows.
+@dataclass(frozen=True)
+class LocalSteps:
+    """What gradient steps on one client's rows find."""
 
-    It is step 8 in Algorithm 1 of Qiao, Ma and Fan (2025). No step raises the client's objective. With one step in a
-    round, the mean of the clients' landmarks is a gradient step on their mean objective, equation (8), which therefore
-    does not rise either. With several steps it can rise, because clients with different rows pull landmarks apart.
+    moves: Floats  #: How far the steps move each landmark; none is moved by more than :func:`longest_move`.
+    gradient: Floats  #: The gradient of the last step.
+    mmd: float  #: The client's objective before the first step.
+
+
+def local_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int, *, own: float) -> LocalSteps:
+    """Take ``n_steps`` gradient steps from the landmarks Y on one client's rows; at least one.
+
+    It is step 8 in Algorithm 1 of Qiao, Ma and Fan (2025). The client's objective is the squared maximum mean
+    discrepancy of rows and landmarks, estimated without bias: f_p in equations (9) and (10). Its first summand does not
+    depend on the landmarks, and is given: ``own`` is the :func:`mean_similarity` of the rows. The gradient is equation
+    (13).
+
+    No step raises the client's objective. With one step in a round, the mean of the clients' landmarks is a gradient
+    step on their mean objective, equation (8), which therefore does not rise either. With several steps it can rise,
+    because clients with different rows pull landmarks apart.
     """
-    return Y + landmark_moves(rows, Y, gamma, n_steps)
-
-
-def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return the moves of the landmarks by :func:`landmark_steps`; none is longer than :func:`longest_move`."""
-    rows, start = _around_the_landmarks(rows, Y)
-    moved = start
-    size = step_size(gamma, len(Y))
-    for _ in range(n_steps):
-        moved = moved - size * mmd_gradient(rows, moved, gamma)
-    return moved - start
+    # The unit is the kernel's width and the origin the landmarks' mean: farther out, differences would lose digits.
+    width, origin = 1.0 / math.sqrt(2.0 * gamma), Y.mean(axis=0)
+    start = (Y - origin) / width
+    of_rows, of_landmarks = _factor(_near((rows - origin) / width, start, n_steps)), _factor(start)
+    step, objective = _step(of_rows, of_landmarks, len(rows))
+    moved = start + step
+    if _single_precision_is_enough(of_rows, of_landmarks):
+        of_rows = of_rows.astype(np.float32)
+    for _ in range(n_steps - 1):
+        of_landmarks = _factor(moved).astype(of_rows.dtype)
+        step, _ = _step(of_rows, of_landmarks, len(rows))
+        moved = moved + step
+    gradient = step * (-width / step_size(gamma, len(Y)))
+    return LocalSteps((moved - start) * width, gradient, own + objective)
 
 
 def longest_move(gamma: float, n_steps: int) -> float:
@@ -133,53 +122,69 @@ def longest_move(gamma: float, n_steps: int) -> float:
     return 2.0 * n_steps * longest_pull(gamma)
 
 
-def _pulls(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, Floats]:
-    """Return the sums over the rows of ``k(x_i, y_j) x_i`` and, as a column, of ``k(x_i, y_j)``, for each landmark."""
-    n_columns = rows.shape[1]
-    sums = np.zeros((len(Y), n_columns + 1))
-    for block in blocks(len(rows), len(Y), block_entries=KERNEL_ENTRIES):
-        kernel, second = _kernel_and_factor(Y, rows[block], gamma)
-        sums += kernel @ second[:, :-1]
-    return sums[:, :-1], sums[:, -1:]
+def _n_others(n_landmarks: int) -> int:
+    """Return the number of other landmarks; 1 for a single landmark, on which nothing pulls."""
+    return max(n_landmarks - 1, 1)
 
 
-def _kernel(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    return _kernel_and_factor(rows, Y, gamma)[0]
+def _near(rows: Floats, Y: Floats, n_steps: int) -> Floats:
+    """Leave out rows whose kernel values with all landmarks are 0 in floats, before ``n_steps`` steps and after them.
+
+    Times an infinite offset, a kernel value of 0 would give NaN. The unit is the kernel's width.
+    """
+    farthest = np.abs(Y).max() + n_steps * 2.0 * math.exp(-0.5) + math.sqrt(1500.0)
+    near = np.abs(rows).max(axis=1) <= farthest
+    return rows if near.all() else rows[near]
 
 
-def _kernel_and_factor(rows: Floats, Y: Floats, gamma: float) -> tuple[Floats, Floats]:
-    """Return kernel values of rows and landmarks around the origin, and the columns ``(y, 1, -gamma ||y||^2)``.
+def _single_precision_is_enough(of_rows: Floats, of_landmarks: Floats) -> bool:
+    """Return whether steps keep 5 digits in single precision."""
+    least, most = SINGLE_PRECISION
+    farthest = -2.0 * min(of_rows[:, -1].min(initial=0.0), of_landmarks[:, -1].min())
+    return bool(least <= farthest <= most)
 
-    The exponent ``2 gamma x.y - gamma ||x||^2 - gamma ||y||^2`` is one product, with ``(2 gamma x, -gamma ||x||^2,
+
+def _step(of_rows: Floats, of_landmarks: Floats, n_rows: int) -> tuple[Floats, float]:
+    """Return a gradient step, in units of the kernel's width, and the objective before it, less its first summand.
+
+    The step is the mean pull of the rows less the mean pull of the other landmarks. The arguments are prepared by
+    :func:`_factor`. Of the ``n_rows`` rows, some may be left out by :func:`_near`.
+    """
+    n_landmarks = len(of_landmarks)
+    n_others = _n_others(n_landmarks)
+    attraction, between = _pulls(of_rows, of_landmarks)
+    repulsion, among = _pulls(of_landmarks, of_landmarks)
+    objective = (among - n_landmarks) / n_others - 2.0 * between / n_rows
+    return attraction / n_rows - repulsion / n_others, objective / n_landmarks
+
+
+def _pulls(of_points: Floats, of_landmarks: Floats) -> tuple[Floats, float]:
+    """Return ``sum_i k(x_i, y_j) (x_i - y_j)`` for each landmark y_j, and the sum of all kernel values."""
+    sums = np.zeros((len(of_landmarks), of_points.shape[1] - 1))
+    for block in cached_blocks(len(of_points), len(of_landmarks)):
+        sums += _kernel(of_landmarks, of_points[block]) @ of_points[block, :-1]
+    pull, weight = sums[:, :-1], sums[:, -1:]
+    return pull - weight * of_landmarks[:, :-2], float(weight.sum())
+
+
+def _factor(points: Floats) -> Floats:
+    """Return the columns ``(x, 1, -||x||^2 / 2)`` of points around the origin, in units of the kernel's width."""
+    n_columns = points.shape[1]
+    factor = np.ones((len(points), n_columns + 2))
+    factor[:, :n_columns] = points
+    np.multiply(np.einsum("ij,ij->i", points, points), -0.5, out=factor[:, n_columns + 1])
+    return factor
+
+
+def _kernel(of_points: Floats, of_others: Floats) -> Floats:
+    """Return the kernel values of points, in rows, and others, in columns; both prepared by :func:`_factor`.
+
+    The exponent ``x.y - ||x||^2 / 2 - ||y||^2 / 2`` is one product, of ``(x, 1, -||x||^2 / 2)`` and ``(y, -||y||^2 / 2,
     1)``. Far from the origin its terms would cancel, and digits would be lost.
     """
-    n_columns = rows.shape[1]
-    squared_norms = np.einsum("ij,ij->i", rows, rows)
-    of_rows = np.ones((len(rows), n_columns + 2))
-    np.multiply(rows, 2.0 * gamma, out=of_rows[:, :n_columns])
-    np.multiply(squared_norms, -gamma, out=of_rows[:, n_columns])
-
-    squared_norms = np.einsum("ij,ij->i", Y, Y)
-    of_landmarks = np.ones((len(Y), n_columns + 2))
-    of_landmarks[:, :n_columns] = Y
-    np.multiply(squared_norms, -gamma, out=of_landmarks[:, n_columns + 1])
-
-    exponents: Floats = of_rows @ of_landmarks.T
-    # No squared distance is negative; rounding can make one so.
-    np.minimum(exponents, 0.0, out=exponents)
-    return np.exp(exponents, out=exponents), of_landmarks
-
-
-def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
-    """Return the sum of the kernel over all pairs of a row and another point."""
-    rows, others = _around_the_landmarks(rows, others)
-    return sum(
-        float(_kernel(rows[block], others, gamma).sum())
-        for block in blocks(len(rows), len(others), block_entries=KERNEL_ENTRIES)
-    )
-
-
-def _around_the_landmarks(rows: Floats, Y: Floats) -> tuple[Floats, Floats]:
-    """Subtract the landmarks' mean from both, because far from the origin their differences would lose digits."""
-    origin = Y.mean(axis=0)
-    return rows - origin, Y - origin
+    n_columns = of_points.shape[1] - 2
+    turned = of_others[:, [*range(n_columns), n_columns + 1, n_columns]]
+    exponents: Floats = of_points @ turned.T
+    # No squared distance is negative; rounding can make one so. With one bound alone, NumPy is three times as slow.
+    np.clip(exponents, -np.inf, 0.0, out=exponents)
+    return np.exp(exponents, out=exponents)

@@ -15,7 +15,7 @@ from flower_fedclust.exact.kernel_sums import (
 )
 from flower_fedclust.exact.kernels import attraction
 from flower_fedclust.exact.rows import Rows
-from flower_fedclust.numerics.landmarks import attraction_sum, longest_attraction
+from flower_fedclust.numerics.landmarks import local_steps, longest_attraction, repulsion_gradient
 
 
 def attraction_sums(rows, points, exponent, gamma):
@@ -271,7 +271,9 @@ def test_attraction_sums_are_those_of_floats_to_1e_5_of_the_bound():
     rows, points, exponent = some_rows(5000, 10, 20, radius=10.0)
     gamma = 0.025
     sums, unit = attraction_sums(rows, points, exponent, gamma)
-    floats = attraction_sum(from_units(rows, exponent), from_units(points, exponent), gamma)
+    X, Y = from_units(rows, exponent), from_units(points, exponent)
+    gradient = local_steps(X, Y, gamma, 1, own=0.0).gradient
+    floats = 5000 * (gradient - repulsion_gradient(Y, gamma))
     longest = 4 * gamma / 20 * longest_attraction(gamma, 20) * 5000
     assert np.abs(-4 * gamma / 20 * from_units(sums, unit) - floats).max() < 1e-5 * longest
 

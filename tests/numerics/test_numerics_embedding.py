@@ -21,7 +21,7 @@ from flower_fedclust.numerics.embedding import (
     tsne_n_neighbors,
     umap_map,
 )
-from flower_fedclust.numerics.landmarks import landmark_gamma, landmark_steps
+from flower_fedclust.numerics.landmarks import landmark_gamma, local_steps
 from flower_fedclust.numerics.nystrom import (
     distances_between,
     landmark_distances,
@@ -65,9 +65,9 @@ def neighbors_of_digits(kind):
     gamma = landmark_gamma(rows.var(axis=0))
     Y = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), 150, np.random.default_rng(0))
     for _ in range(15):
-        Y = np.mean(
-            [landmark_steps(client, Y, gamma, 3) for client in np.array_split(rows, 5)], axis=0
-        )
+        clients = np.array_split(rows, 5)
+        moves = [local_steps(client, Y, gamma, 3, own=0.0).moves for client in clients]
+        Y = Y + np.mean(moves, axis=0)
     B, B_new, W = landmark_distances(rows, Y), landmark_distances(new, Y), distances_between(Y)
     return *nystrom_neighbors(B, W, n_neighbors, squared=False), *nystrom_neighbors_of_new(
         B_new, B, W, n_neighbors, squared=False

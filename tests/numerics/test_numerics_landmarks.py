@@ -5,16 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower_fedclust.numerics import blocks
+from flower_fedclust.numerics import landmarks
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.landmarks import (
-    attraction_sum,
     landmark_gamma,
-    landmark_moves,
-    landmark_steps,
+    local_steps,
     longest_attraction,
     longest_move,
-    mmd,
-    mmd_gradient,
+    mean_similarity,
     repulsion_gradient,
 )
 
@@ -36,6 +34,18 @@ CASES = [
     (6, 30, 6, 4, 3.0),
     (7, 4, 8, 2, 0.1),
 ]
+
+
+def mmd(rows, Y, gamma):
+    return local_steps(rows, Y, gamma, 1, own=mean_similarity(rows, gamma)).mmd
+
+
+def mmd_gradient(rows, Y, gamma):
+    return local_steps(rows, Y, gamma, 1, own=0.0).gradient
+
+
+def attraction_sum(rows, Y, gamma):
+    return len(rows) * (mmd_gradient(rows, Y, gamma) - repulsion_gradient(Y, gamma))
 
 
 def k(x, y, gamma):
@@ -68,8 +78,14 @@ def test_the_objective_is_the_double_sum_of_equation_9(case, gamma):
 def test_objective_and_gradient_are_the_same_block_by_block(monkeypatch):
     rows, Y = random_case(0, 40)
     objective, gradient = mmd(rows, Y, 0.7), mmd_gradient(rows, Y, 0.7)
-    for entries in (1, 7, 60, 199):
-        monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
+    for n_rows in (1, 7, 12, 39):
+        monkeypatch.setattr(
+            landmarks,
+            "cached_blocks",
+            lambda n, n_entries, n_rows=n_rows: blocks(
+                n, n_entries, block_entries=n_rows * n_entries
+            ),
+        )
         assert mmd(rows, Y, 0.7) == pytest.approx(objective, rel=1e-12)
         np.testing.assert_allclose(mmd_gradient(rows, Y, 0.7), gradient, rtol=1e-12, atol=1e-15)
 
@@ -155,13 +171,13 @@ def test_a_row_at_one_distance_from_all_landmarks_reaches_the_bound(gamma):
 @given(
     seed=st.integers(0, 10_000),
     n_landmarks=st.integers(1, 8),
-    n_steps=st.integers(0, 4),
+    n_steps=st.integers(1, 4),
     gamma=st.floats(1e-2, 1e2),
     scale=st.sampled_from([0.01, 1.0, 50.0]),
 )
 def test_no_landmark_is_moved_farther_than_the_bound(seed, n_landmarks, n_steps, gamma, scale):
     rows, Y = random_case(seed, n_landmarks=n_landmarks)
-    moves = landmark_moves(scale * rows, Y, gamma, n_steps)
+    moves = local_steps(scale * rows, Y, gamma, n_steps, own=0.0).moves
     assert np.linalg.norm(moves, axis=1).max() <= longest_move(gamma, n_steps) * (1 + 1e-9)
 
 
@@ -225,9 +241,24 @@ def test_no_step_raises_the_objective(seed, n_rows, n_landmarks, spread, repeate
         moved = Y
         values = [mmd(rows, moved, gamma)]
         for _ in range(6):
-            moved = landmark_steps(rows, moved, gamma, 1)
+            moved = moved + local_steps(rows, moved, gamma, 1, own=0.0).moves
             values.append(mmd(rows, moved, gamma))
         assert (np.diff(values) <= 1e-13).all()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.06, 0.1, 1.0, 2.0, 10.0, 1e3])
+def test_several_steps_are_single_steps_in_turn_to_5_digits(scale):
+    rows, Y = random_case(0, 200, 30, 4, 0.5 * scale)
+    moved = Y
+    for _ in range(5):
+        last = local_steps(rows, moved, 1.0, 1, own=0.0)
+        moved = moved + last.moves
+    found = local_steps(rows, Y, 1.0, 5, own=0.0)
+    longest = np.abs(moved - Y).max()
+    np.testing.assert_allclose(found.moves, moved - Y, rtol=0, atol=1e-5 * longest)
+    np.testing.assert_allclose(
+        found.gradient, last.gradient, rtol=0, atol=1e-5 * np.abs(last.gradient).max()
+    )
 
 
 # gamma

@@ -29,11 +29,9 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import matched_dictionary
 from flower_fedclust.numerics.landmarks import (
     landmark_gamma,
-    landmark_moves,
+    local_steps,
     longest_move,
     mean_similarity,
-    mmd,
-    mmd_gradient,
     repulsion_gradient,
     step_size,
 )
@@ -345,19 +343,17 @@ class LandmarksClient(MomentsClient):
         """
         scale = 1.0 / float(ball[0])
         rows = self.rows * scale - origin * scale
-        moves = landmark_moves(rows, Y, gamma, n_steps - (averaging == "gradients"))
+        own = self._own_similarity(rows, gamma)
+        found = local_steps(rows, Y, gamma, n_steps, own=own)
         if averaging == "landmarks":
-            landmarks = Y + origin * scale + moves
-            moved_landmarks = moves + (
+            landmarks = Y + origin * scale + found.moves
+            moved_landmarks = found.moves + (
                 add_relative_noise(landmarks, relative_noise, self.noise_source) - landmarks
             )
         else:
-            moved_landmarks = add_relative_noise(
-                mmd_gradient(rows, Y + moves, gamma), relative_noise, self.noise_source
-            )
-        discrepancy = mmd(rows, Y, gamma, own=self._own_similarity(rows, gamma))
+            moved_landmarks = add_relative_noise(found.gradient, relative_noise, self.noise_source)
         return GridArray.truncated(moved_landmarks, exponent), GridArray.truncated(
-            np.array(discrepancy), MMD_EXPONENT
+            np.array(found.mmd), MMD_EXPONENT
         )
 
     def _own_similarity(self, rows: Floats, gamma: float) -> float:
