@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import blocks, cached_blocks
 from flower_fedclust.numerics.spectral import (
     components_of,
     low_rank_embedding,
@@ -40,13 +40,16 @@ MAX_EXPRESSION_STEPS = 10_000
 #: Smaller cosines count as 0: they are rounding errors of orthogonal rows.
 ORTHOGONAL = 1e-12
 
-#: Steps between two checks of the duality gaps; a check costs as much as two steps.
-_STEPS_PER_LOOK = 10
+#: Steps between two checks of the duality gaps; a check costs as much as ten steps.
+_STEPS_PER_LOOK = 20
 
 #: Two parameters of ADMM, which solves the Lasso: its penalty, over the penalty of the Lasso; and its over-relaxation,
 #: between 1 and 2.
 _STEP_PENALTY = 10.0
 _RELAXATION = 1.8
+
+#: What is added to the diagonal of products of rows before they are inverted, over the rows' squared lengths.
+_RIDGE = 1e-12
 
 
 def self_expression(
@@ -56,15 +59,14 @@ def self_expression(
     groups: Integers | None = None,
     tolerance: float = EXPRESSION_TOLERANCE,
     max_steps: int = MAX_EXPRESSION_STEPS,
-    block_entries: int | None = None,
 ) -> csr_array:
     """Express every row by few other rows: the Lasso of sparse subspace clustering.
 
     Row i of C minimizes ``||x_i - C_i X||^2 / 2 + lambda_i ||C_i||_1`` with ``C_ii = 0``, where
     ``lambda_i = max_j |x_i . x_j| / alpha``: at ``alpha = 1``, C is 0.
 
-    ADMM solves for all rows together: given the singular vectors of X, a step is four matrix products, without an array
-    of all pairs of rows. A row drops out when it has converged.
+    ADMM solves for some rows together: given the singular vectors of X, a step is two matrix products, without an array
+    of all pairs of rows. A row drops out when the solution on the support that ADMM has found is good enough.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -72,7 +74,7 @@ def self_expression(
     U, singular_values, _ = np.linalg.svd(rows, full_matrices=False)
     parts = [
         _expression_of(block, rows, groups, U, singular_values**2, alpha, tolerance, max_steps)
-        for block in blocks(len(rows), len(rows), block_entries=block_entries)
+        for block in cached_blocks(len(rows), len(rows))
     ]
     return csr_array(vstack(parts, format="csr"))
 
@@ -91,64 +93,104 @@ def _expression_of(
     from scipy.sparse import csr_array
 
     expressed = np.zeros((len(rows), len(rows[block])))
-    same_group = groups[:, None] == groups[None, block]
-    products = rows @ rows[block].T
-    penalties = _largest(products, same_group) / alpha
+    products, same_group = rows @ rows[block].T, groups[:, None] == groups[None, block]
+    penalties = _largest(products, np.nonzero(same_group)) / alpha
     lengths = np.einsum("ij,ij->i", rows[block], rows[block])
-    # The columns that have not converged, and for each of them ADMM's sparse copy and scaled multiplier.
+    # The columns that have not converged. For each of them ADMM has a smooth solution and a scaled multiplier; their
+    # difference is the sparse solution.
     longest = np.linalg.norm(rows, axis=1).max()
     left = np.flatnonzero(penalties * alpha > ORTHOGONAL * longest * np.sqrt(lengths))
-    sparse = np.zeros((len(rows), len(left)))
-    multiplier = np.zeros_like(sparse)
-    products, same_group, stiffness = (
-        products[:, left],
-        same_group[:, left],
-        _STEP_PENALTY * penalties[left],
-    )
-    forbidden = np.nonzero(same_group)
-    for step in range(1, max_steps + 1):
-        if not len(left):
-            break
-        # (X X' + s I)^-1 applied to all columns, each with its own s.
-        right = products + stiffness * (sparse - multiplier)
-        smooth = U.T @ right
-        smooth *= squared_values[:, None] / (squared_values[:, None] + stiffness)
-        smooth = (right - U @ smooth) * (_RELAXATION / stiffness)
-        smooth += (1.0 - _RELAXATION) * sparse
-        smooth += multiplier
-        # The penalty of the Lasso over the stiffness is the same for all columns.
-        multiplier = np.clip(smooth, -1.0 / _STEP_PENALTY, 1.0 / _STEP_PENALTY)
-        multiplier[forbidden] = smooth[forbidden]
-        sparse = smooth - multiplier
-        if step % _STEPS_PER_LOOK == 0 or step == max_steps:
-            gaps = _duality_gaps(rows, rows[block][left], sparse, same_group, penalties[left])
-            done = gaps <= tolerance * 0.5 * lengths[left]
-            if step == max_steps and not done.all():
-                warnings.warn(
-                    f"the self-expression of {int((~done).sum())} rows is not exact after {max_steps} steps.",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-                done[:] = True
-            if done.any():
-                expressed[:, left[done]] = sparse[:, done]
-                left, stiffness, products, same_group = (
-                    left[~done],
-                    stiffness[~done],
-                    products[:, ~done],
-                    same_group[:, ~done],
-                )
-                sparse, multiplier, forbidden = (
-                    sparse[:, ~done],
-                    multiplier[:, ~done],
-                    np.nonzero(same_group),
-                )
+    smooth = np.zeros((len(rows), len(left)))
+    multiplier, step = np.zeros_like(smooth), 0
+    while len(left):
+        n_steps = min(_STEPS_PER_LOOK, max_steps - step)
+        stiffness, forbidden = _STEP_PENALTY * penalties[left], np.nonzero(same_group[:, left])
+        shrinkage = squared_values[:, None] / (squared_values[:, None] + stiffness)
+        target = products[:, left] / stiffness
+        _take_steps(smooth, multiplier, target, U, shrinkage, forbidden, n_steps)
+        step += n_steps
+        sparse = _on_its_support(smooth - multiplier, rows, products[:, left], penalties[left])
+        gaps = _duality_gaps(rows, rows[block][left], sparse, forbidden, penalties[left])
+        kept = gaps > tolerance * 0.5 * lengths[left]
+        if step == max_steps and kept.any():
+            warnings.warn(
+                f"the self-expression of {int(kept.sum())} rows is not exact after {max_steps} steps.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            kept[:] = False
+        if not kept.all():
+            expressed[:, left[~kept]] = sparse[:, ~kept]
+            left, smooth, multiplier = left[kept], smooth[:, kept], multiplier[:, kept]
     return csr_array(expressed.T)
 
 
-def _largest(products: Floats, same_group: NDArray[np.bool_]) -> Floats:
+def _take_steps(
+    smooth: Floats,
+    multiplier: Floats,
+    target: Floats,
+    U: Floats,
+    shrinkage: Floats,
+    forbidden: tuple[Integers, ...],
+    n_steps: int,
+) -> None:
+    """Take steps of ADMM, in place. The sparse solution, S - M, is 0 at the forbidden entries: the own groups."""
+    # The penalty of the Lasso over the stiffness is the same for all columns.
+    most = 1.0 / _STEP_PENALTY
+    change = np.empty_like(smooth)
+    for _ in range(n_steps):
+        # S becomes S + r (T - M - U d U' (S - 2 M + T)), where T is the target, and U d U' is X X' (X X' + s I)^-1 with
+        # the stiffness s of each column.
+        np.multiply(multiplier, -2.0, out=change)
+        change += smooth
+        change += target
+        np.matmul(U, shrinkage * (U.T @ change), out=change)
+        change += multiplier
+        change -= target
+        change *= _RELAXATION
+        smooth -= change
+        np.clip(smooth, -most, most, out=multiplier)
+        multiplier[forbidden] = smooth[forbidden]
+
+
+def _on_its_support(sparse: Floats, rows: Floats, products: Floats, penalties: Floats) -> Floats:
+    """Solve each column exactly, given which of its entries are not 0 and their signs.
+
+    A column stays as it is where the solution has other signs, or the support has linearly dependent rows. ADMM finds
+    the support in about half of the steps after which its own solution has converged.
+    """
+    columns, entries = np.nonzero(sparse.T)
+    sizes = np.bincount(columns, minlength=sparse.shape[1])
+    places = np.arange(len(columns)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    solvable = sizes[columns] <= rows.shape[1]
+    columns, entries, places = columns[solvable], entries[solvable], places[solvable]
+    if not len(columns):
+        return sparse
+    # X_S for each column, padded with rows of zeros.
+    n_places = int(places.max()) + 1
+    support = np.zeros((len(sizes), n_places, rows.shape[1]))
+    support[columns, places] = rows[entries]
+    right = np.zeros((len(sizes), n_places, 1))
+    signs = np.sign(sparse[entries, columns])
+    right[columns, places, 0] = products[entries, columns] - penalties[columns] * signs
+    gram = support @ support.transpose(0, 2, 1)
+    padded = np.ones((len(sizes), n_places))
+    padded[columns, places] = _RIDGE * gram[columns, places, places]
+    gram[:, np.arange(n_places), np.arange(n_places)] += padded
+    solution = np.linalg.solve(gram, right)[columns, places, 0]
+    changed = np.zeros(len(sizes), dtype=bool)
+    changed[columns[solution * signs <= 0]] = True
+    solved = ~changed[columns]
+    found = sparse.copy()
+    found[entries[solved], columns[solved]] = solution[solved]
+    return found
+
+
+def _largest(products: Floats, forbidden: tuple[Integers, ...]) -> Floats:
     """Return the largest absolute value of each column, without a row's own group."""
-    largest: Floats = np.where(same_group, 0.0, np.abs(products)).max(axis=0)
+    magnitudes = np.abs(products)
+    magnitudes[forbidden] = 0.0
+    largest: Floats = magnitudes.max(axis=0)
     return largest
 
 
@@ -156,7 +198,7 @@ def _duality_gaps(
     rows: Floats,
     expressed: Floats,
     sparse: Floats,
-    same_group: NDArray[np.bool_],
+    forbidden: tuple[Integers, ...],
     penalties: Floats,
 ) -> Floats:
     """Return an upper bound on how far the objective of each column is above its minimum.
@@ -164,7 +206,7 @@ def _duality_gaps(
     The residual, shortened until its product with every row is at most the penalty, is a point of the dual problem.
     """
     residuals = expressed - sparse.T @ rows
-    largest = _largest(rows @ residuals.T, same_group)
+    largest = _largest(rows @ residuals.T, forbidden)
     scale = np.minimum(1.0, penalties / np.maximum(largest, np.finfo(float).tiny))
     primal = 0.5 * np.einsum("ij,ij->i", residuals, residuals) + penalties * np.abs(sparse).sum(
         axis=0

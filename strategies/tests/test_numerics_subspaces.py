@@ -1,5 +1,6 @@
 import tracemalloc
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import Lasso
 from sklearn.metrics import adjusted_rand_score
 
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.spectral import unit_rows
+from flower_fedclust_papers import subspaces
 from flower_fedclust_papers.subspaces import (
     angle_graph,
     draw_from_sphere,
@@ -32,6 +35,7 @@ ROWS = {
     "noisy union": NOISY,
     "more columns than rows": unit_rows(RNG.normal(size=(20, 35))),
     "iris": unit_rows(load_iris().data[::6]),
+    "copies": np.repeat(NOISY[:20], 2, axis=0),
     "of any length": RNG.normal(size=(30, 8)) * RNG.uniform(0.1, 10, size=(30, 1)),
 }
 
@@ -81,10 +85,13 @@ def test_the_units_of_the_rows_change_nothing():
         )
 
 
-def test_blocks_change_nothing_but_the_last_digits():
+def test_blocks_change_nothing_but_the_last_digits(monkeypatch):
     expected = self_expression(NOISY, 10.0)
     for block_entries in (1, 7 * len(NOISY)):
-        C = self_expression(NOISY, 10.0, block_entries=block_entries)
+        monkeypatch.setattr(
+            subspaces, "cached_blocks", partial(blocks, block_entries=block_entries)
+        )
+        C = self_expression(NOISY, 10.0)
         np.testing.assert_allclose(C.toarray(), expected.toarray(), rtol=0, atol=1e-9)
 
 
@@ -93,7 +100,7 @@ def test_no_array_of_all_pairs_of_rows_is_made():
     tracemalloc.start()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the few steps
-        self_expression(rows, 1.5, block_entries=100_000, max_steps=3)
+        self_expression(rows, 1.5, max_steps=3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2000**2 * 8 / 2
