@@ -100,8 +100,14 @@ class UnitBall:
                 "n_directions": projected,
             }
             return {"name": "pe-means", **free, **budget}
-        own = {"central_delta": self.delta} if method == "central-lsh" else {}
-        return {"name": method, "central_epsilon": epsilon, **own}
+        if method == "central-lsh":
+            return {"name": method, "central_epsilon": epsilon, "central_delta": self.delta}
+        # The paper's program gives the other two the largest entry as a bound.
+        return {
+            "name": method,
+            "central_epsilon": epsilon,
+            "max_entry": float(np.abs(self.rows).max()),
+        }
 
     def loss(self, method: str, epsilon: float, seed: int) -> float:
         """Return the cost per row."""
