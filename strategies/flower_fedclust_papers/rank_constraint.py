@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.spectral import components_of, with_top_eigenvectors
 from flower_fedclust.numerics.structural_graph import (
@@ -129,18 +129,42 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     )
 
 
-def project_to_simplex(points: Floats) -> Floats:
+def project_to_simplex(points: Floats) -> csr_array:
     """Return the nearest points whose entries are not negative and add up to 1, row by row (Duchi et al. 2008)."""
-    ordered = -np.sort(-points, axis=1)
+    from scipy.sparse import csr_array
+
+    n_points, n_entries = points.shape
+    # Few entries stay positive, so that an eighth of them is usually enough to find the threshold.
+    threshold = _threshold_of_simplex(points, max(n_entries // 8, 64))
+    row, column = np.nonzero(points > threshold[:, None])
+    starts = np.searchsorted(row, np.arange(n_points + 1))
+    # scikit-learn's k-means takes indices of 32 bits only.
+    indices, starts = column.astype(np.int32), starts.astype(np.int32)
+    return csr_array(
+        (points[row, column] - threshold[row], indices, starts), shape=(n_points, n_entries)
+    )
+
+
+def _threshold_of_simplex(points: Floats, n_largest: int) -> Floats:
+    """Return what is subtracted from each row; it is found from the ``n_largest`` entries, or more if necessary."""
+    first = points.shape[1] - n_largest
+    ordered = np.partition(points, first, axis=1)[:, first:] if first > 0 else points
+    ordered = np.sort(ordered, axis=1)[:, ::-1]
     excess = np.cumsum(ordered, axis=1) - 1.0
-    positions = np.arange(1, points.shape[1] + 1)
+    positions = np.arange(1, ordered.shape[1] + 1)
     n_positive = np.count_nonzero(ordered - excess / positions > 0, axis=1)
-    threshold = excess[np.arange(len(points)), n_positive - 1] / n_positive
-    return np.asarray(np.maximum(points - threshold[:, None], 0.0))
+    if first > 0 and (n_positive == n_largest).any():
+        return _threshold_of_simplex(points, points.shape[1])
+    threshold: Floats = excess[np.arange(len(points)), n_positive - 1] / n_positive
+    return threshold
 
 
-def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Floats]:
+def rank_constrained_solution(
+    rows_of_graph: Callable[[slice], Floats], n_rows: int, n_clusters: int
+) -> tuple[csr_array, Floats]:
     """Return S, the nearest graph to E* with as many components as clusters (problem 11, equation 32).
+
+    ``rows_of_graph`` returns some rows of E*, which as a whole is dense and large.
 
     Row i of S is the projection of ``e*_i - lambda/2 ||f_i - f_j||^2`` onto the simplex; F are the bottom eigenvectors
     of the Laplacian of S. The paper's (13) and (35) solve another problem, whose distances between rows the server does
@@ -148,15 +172,13 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
     """
     from scipy.sparse import csr_array, vstack
 
-    n_rows = len(E)
-
     def solved(F: Floats | None, penalty: float) -> csr_array:
         parts = []
-        for block in blocks(n_rows, n_rows):
-            points = (
-                E[block] if F is None else E[block] - 0.5 * penalty * squared_distances(F[block], F)
-            )
-            parts.append(csr_array(project_to_simplex(points)))
+        for block in cached_blocks(n_rows, n_rows):
+            points = rows_of_graph(block)
+            if F is not None:
+                points = points - 0.5 * penalty * squared_distances(F[block], F)
+            parts.append(project_to_simplex(points))
         return csr_array(vstack(parts))
 
     def symmetric(S: csr_array) -> csr_array:

@@ -153,9 +153,11 @@ class SPPFGCPrinted(SPPFGC):
                 f"the clients have {uploads.n_nodes} different rows together, and S would have an entry for every two "
                 f"of them; solver='clr' is for {MOST_ROWS_OF_S} rows at most. Take solver='spectral'."
             )
-        S, F = rank_constrained_solution(E.toarray() / uploads.sizes[:, None], C)
+        S, F = rank_constrained_solution(
+            lambda block: rows_of_graph(E, uploads.sizes, block), uploads.n_nodes, C
+        )
         if self.assignment == "rows-of-s":
-            return cluster_embedding(S.toarray(), C, self.rng, uploads.sizes)[1]
+            return cluster_embedding(S, C, self.rng, uploads.sizes)[1]
         n_components, component = components_of(S)
         return (
             component if n_components == C else cluster_embedding(F, C, self.rng, uploads.sizes)[1]
@@ -177,6 +179,14 @@ class SPPFGCPrinted(SPPFGC):
 def printed_affinity(divergences: Floats, client: Labels) -> Floats:
     """Return the affinity of equation (10), ``exp(-KL)``, between prototypes of different clients; not symmetric."""
     return np.where(client[:, None] != client, np.exp(-divergences), 0.0)
+
+
+def rows_of_graph(E: GlobalGraph, sizes: Floats, block: slice) -> Floats:
+    """Return some rows of E*, of which each is divided by the number of equal rows that it stands for."""
+    between = np.take(E.affinity[E.prototype[block]], E.prototype, axis=1)
+    between *= sizes
+    between += E.blocks[block].toarray() / sizes[block, None]
+    return between
 
 
 # The client half.

@@ -1,5 +1,7 @@
 """The rank constraint of SPP-FGC, in clients and server."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from sklearn.datasets import make_blobs, make_moons
 from sklearn.metrics import adjusted_rand_score
 from test_numerics_structural_graph import dense, gamma_of, other_distances, projected
 
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.structural_graph import structural_graph
 from flower_fedclust_papers import rank_constraint as module
 from flower_fedclust_papers.rank_constraint import (
@@ -140,9 +143,16 @@ def test_projection_onto_the_simplex_is_that_of_a_search(seed, n_entries, scale,
     points = scale * rng.normal(size=(5, n_entries))
     if with_ties:
         points = np.round(points)
-    found = project_to_simplex(points)
+    found = project_to_simplex(points).toarray()
     np.testing.assert_allclose(found, [projected(point) for point in points], atol=1e-11)
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
+
+
+def test_a_point_may_keep_more_entries_than_the_largest_eighth():
+    points = np.zeros((2, 1000))
+    points[1, :3] = 0.5, 0.4, 0.3
+    found = project_to_simplex(points)
+    np.testing.assert_allclose(found.toarray(), [projected(point) for point in points], atol=1e-11)
 
 
 # The server's problem
@@ -164,11 +174,15 @@ def global_matrix(seed=0):
     return E + np.where(client[:, None] != client, 0.002, 0.0), cluster
 
 
+def solution(E, n_clusters):
+    return rank_constrained_solution(lambda block: E[block], len(E), n_clusters)
+
+
 @pytest.mark.parametrize("block_entries", [500, 8_000_000])
 def test_server_graph_has_as_many_components_as_clusters(monkeypatch, block_entries):
-    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", block_entries)
+    monkeypatch.setattr(module, "cached_blocks", partial(blocks, block_entries=block_entries))
     E, cluster = global_matrix()
-    S, F = rank_constrained_solution(E, 2)
+    S, F = solution(E, 2)
     n_components, component = connected_components(S, directed=False)
     assert n_components == 2
     assert adjusted_rand_score(cluster, component) == 1.0
@@ -191,7 +205,7 @@ def test_each_row_of_the_server_graph_solves_problem_32(monkeypatch):
         return given_F[-1]
 
     monkeypatch.setattr(module, "bottom_eigenvectors", watched)
-    S, _ = rank_constrained_solution(E, 2)
+    S, _ = solution(E, 2)
     assert len(given_F) >= 2  # in the steps, and of S
     F, penalty = given_F[-2], 2.0 ** (len(given_F) - 1)
     expected = [
@@ -203,6 +217,6 @@ def test_each_row_of_the_server_graph_solves_problem_32(monkeypatch):
 def test_an_edge_in_one_direction_is_an_edge():
     # Row 2 gives to row 1, which gives nothing back: one component, which has to be split.
     E = np.array([[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0.1, 0.45, 0.45], [0, 0, 0.5, 0.5]])
-    S, _ = rank_constrained_solution(E, 2)
+    S, _ = solution(E, 2)
     np.testing.assert_allclose(S.toarray(), np.kron(np.eye(2), np.full((2, 2), 0.5)), atol=0.01)
     assert connected_components(S, directed=False)[0] == 2

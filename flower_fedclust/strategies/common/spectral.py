@@ -215,7 +215,7 @@ class CodesStrategy(ProtocolStrategy):
 
 
 def cluster_embedding(
-    embedding: Floats,
+    embedding: Floats | csr_array,
     n_clusters: int,
     rng: np.random.Generator,
     sizes: Floats | None = None,
@@ -226,7 +226,7 @@ def cluster_embedding(
 
     Parameters
     ----------
-    embedding : ndarray of shape (n_rows, n_dimensions)
+    embedding : ndarray or sparse array of shape (n_rows, n_dimensions)
     n_clusters : int
     rng : numpy.random.Generator
     sizes : ndarray of shape (n_rows,), optional
@@ -241,15 +241,15 @@ def cluster_embedding(
     """
     from sklearn.cluster import KMeans
 
-    n_rows = len(embedding) if sizes is None else int(sizes.sum())
+    n_points = embedding.shape[0]
+    n_rows = n_points if sizes is None else int(sizes.sum())
     if n_rows < n_clusters:
         raise DataError(
             f"the clients have {n_rows} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
         )
     # Then each row is a cluster of its own, and the other clusters are empty.
-    if len(embedding) < n_clusters:
-        labels = np.arange(len(embedding))
-        return embedding[np.minimum(np.arange(n_clusters), len(embedding) - 1)], labels
+    if n_points < n_clusters:
+        return embedding[np.minimum(np.arange(n_clusters), n_points - 1)], np.arange(n_points)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn's own warning about too few clusters
         estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
