@@ -368,8 +368,15 @@ def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
 
 def vote_embedding(graph: Floats, n_vectors: int, every_pair: float = EVERY_PAIR) -> Floats:
     """Return the rows of the top eigenvectors of the normalized graph, scaled to norm 1."""
-    connected = graph + every_pair * graph.sum() / len(graph) ** 2
-    roots = np.sqrt(connected.sum(axis=1))
-    # A full decomposition: Lanczos' method misses eigenvectors if clusters are so far apart that eigenvalues are equal.
-    vectors = np.linalg.eigh(connected / np.outer(roots, roots))[1]
-    return unit_rows(vectors[:, ::-1][:, :n_vectors])
+    from scipy.linalg import eigh
+
+    n_centers = len(graph)
+    normalized = graph + every_pair * graph.sum() / n_centers**2
+    roots = np.sqrt(normalized.sum(axis=1))
+    normalized /= roots
+    normalized /= roots[:, None]
+    # Not Lanczos' method, which misses eigenvectors if clusters are so far apart that eigenvalues are equal.
+    top = (max(n_centers - n_vectors, 0), n_centers - 1)
+    # The transpose, which is the same matrix, is in Fortran's order and need not be copied.
+    vectors = eigh(normalized.T, subset_by_index=top, overwrite_a=True)[1]
+    return unit_rows(vectors[:, ::-1])

@@ -27,7 +27,7 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import squared_distances, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import (
     DataError,
     check_integer,
@@ -549,7 +549,7 @@ class CellsClient(ClusterClient):
 def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
     """Return the nearest and the second nearest center of each row; ties between integers go to the lowest index."""
     nearest, second = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=np.intp)
-    for block in blocks(len(rows), len(centers)):
+    for block in cached_blocks(len(rows), len(centers)):
         distances = squared_distances(rows[block], centers)
         nearest[block] = distances.argmin(axis=1)
         distances[np.arange(len(distances)), nearest[block]] = np.inf
