@@ -8,10 +8,14 @@ origin to a center, because a product would lose digits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks, cached_blocks
+from flower_fedclust.numerics.threads import mapped, threads_for
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -19,13 +23,16 @@ Labels = NDArray[np.intp]
 #: Distances that are computed and compared at a time: 256 kB, which fit into a processor's first caches.
 COMPARED_ENTRIES = 2**15
 
+#: Several runs are compared with rows together, up to this many centers in all; and this many rows by each thread.
+COMPARED_CENTERS, COMPARED_ROWS = 1024, 512
+
 
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
     """Return the squared Euclidean distance of every row from every center, by one matrix product.
 
     ``-2 x.c + ||c||^2 + ||x||^2``, added in this order; of shape (n_rows, n_clusters), and not negative.
     """
-    origin, offsets = _from_the_first(centers)
+    origin, offsets = from_the_first(centers)
     twice, squares = to_compare(offsets)
     from_origin = rows if origin is None else rows - origin
     distances: Floats = from_origin @ twice
@@ -52,10 +59,7 @@ def nearest_by_product(
     a few at a time. The smallest values are written to ``least``, if it is given.
     """
     n_centers, labels = len(squares), np.empty(len(rows), dtype=np.intp)
-    most = max(COMPARED_ENTRIES, 64 * n_centers)
-    for block in blocks(len(rows), n_centers, block_entries=most):
-        distances = (rows[block] if origin is None else rows[block] - origin) @ twice
-        distances += squares
+    for block, _, distances in _compared_by_product(rows, twice, squares, origin):
         found = distances.argmin(axis=1, out=labels[block])
         if least is not None:
             places = np.arange(0, distances.size, n_centers) + found
@@ -64,15 +68,31 @@ def nearest_by_product(
     return labels
 
 
+def _compared_by_product(
+    rows: Floats, twice: Floats, squares: Floats, origin: Floats | None
+) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Yield blocks of rows: their place, the rows from the origin, and their ``||c||^2 - 2 x.c`` to all points.
+
+    The next block overwrites these values: threads that allocate arrays of this size again and again hinder each other.
+    """
+    most = max(COMPARED_ENTRIES, 64 * len(squares))
+    buffer = np.empty((min(most // len(squares), len(rows)), len(squares)))
+    for block in blocks(len(rows), len(squares), block_entries=most):
+        few = rows[block] if origin is None else rows[block] - origin
+        distances = np.matmul(few, twice, out=buffer[: len(few)])
+        distances += squares
+        yield block, few, distances
+
+
 def nearest_center(rows: Floats, centers: Floats) -> Labels:
     """Return, for each row, the index of its nearest center, of shape (n_rows,); ties go to the lower index."""
     if len(centers) == 1:
         return np.zeros(len(rows), dtype=np.intp)
-    origin, offsets = _from_the_first(centers)
+    origin, offsets = from_the_first(centers)
     return nearest_by_product(rows, *to_compare(offsets), origin)
 
 
-def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
+def from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
     """Return an origin for distances, and the centers less this origin.
 
     The origin is the first center if the centers are so far from 0 that a product would lose their differences.
@@ -83,6 +103,79 @@ def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
     if first @ first <= 1e6 * np.einsum("ij,ij->i", offsets, offsets).max():
         return None, centers
     return first, offsets
+
+
+def nearest_two(rows: Floats, centers: Floats) -> tuple[Labels, Floats, Floats]:
+    """Return the nearest center of each row, and the squared distances of it and of the second nearest.
+
+    The labels are the ones of :func:`nearest_center`. With one center the second distance is infinite.
+    """
+    origin, offsets = from_the_first(centers)
+    twice, squares = to_compare(offsets)
+    labels, first, second = (
+        np.empty(len(rows), dtype=np.intp),
+        np.empty(len(rows)),
+        np.empty(len(rows)),
+    )
+    for block, few, distances in _compared_by_product(rows, twice, squares, origin):
+        found, index = distances.argmin(axis=1, out=labels[block]), np.arange(len(few))
+        from_origin = np.einsum("ij,ij->i", few, few)
+        first[block] = distances[index, found] + from_origin
+        distances[index, found] = np.inf
+        second[block] = distances.min(axis=1) + from_origin
+    return labels, np.maximum(first, 0.0, out=first), np.maximum(second, 0.0, out=second)
+
+
+def nearest_of_each(rows: Floats, runs: Floats) -> tuple[Labels, Floats]:
+    """Return the nearest center of each row in each of several runs, and its squared distance; (n_runs, n_rows) each.
+
+    Rows are (n_rows, n_columns), and runs are (n_runs, n_clusters, n_columns). With many rows and centers all cores
+    compare them.
+    """
+    n_runs, k, n_columns = runs.shape
+    origin, offsets = from_the_first(runs.reshape(n_runs * k, n_columns))
+    labels = np.empty((n_runs, len(rows)), dtype=np.intp)
+    squared = np.empty((n_runs, len(rows)))
+
+    def compare(part: tuple[slice, slice]) -> None:
+        some_rows, some_runs = part
+        centers = offsets.reshape(runs.shape)[some_runs].reshape(-1, n_columns)
+        of_rows, of_labels = squared[some_runs, some_rows], labels[some_runs, some_rows]
+        compared = _compared_by_product(rows[some_rows], *to_compare(centers), origin)
+        for block, few, values in compared:
+            of_runs = values.reshape(len(few), -1, k)
+            of_labels[:, block] = of_runs.argmin(axis=2).T
+            from_origin = np.einsum("ij,ij->i", few, few)
+            of_rows[:, block] = np.maximum(of_runs.min(axis=2).T + from_origin, 0.0)
+
+    parts = product(
+        blocks(len(rows), 1, block_entries=COMPARED_ROWS),
+        blocks(n_runs, k, block_entries=COMPARED_CENTERS),
+    )
+    for _ in mapped(compare, parts, threads_for(rows.size * n_runs * k)):
+        pass
+    return labels, squared
+
+
+def sums_of_each(
+    rows: Floats, labels: Labels, weights: Floats, n_clusters: int
+) -> tuple[Floats, Floats]:
+    """Add up the weighted rows of each cluster of several runs, (n_runs, n_clusters, n_columns); and their weights.
+
+    Labels are (n_runs, n_rows), and weights the same or (n_rows,). The sums are the product of a sparse matrix and the
+    rows: one pass over them for all runs.
+    """
+    from scipy.sparse import csc_array
+
+    n_runs, n_rows = labels.shape
+    places = labels + n_clusters * np.arange(n_runs)[:, None]
+    of_each = np.broadcast_to(weights, labels.shape)
+    first = np.arange(0, n_runs * n_rows + 1, n_runs)
+    shape = n_runs * n_clusters, n_rows
+    membership = csc_array((of_each.T.ravel(), places.T.ravel(), first), shape=shape)
+    sums: Floats = (membership @ rows).reshape(n_runs, n_clusters, rows.shape[1])
+    counts = np.bincount(places.ravel(), of_each.ravel(), n_runs * n_clusters)
+    return sums, counts.astype(np.float64, copy=False).reshape(n_runs, n_clusters)
 
 
 def within_margin(distances: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:

@@ -31,6 +31,9 @@ _n_jobs: ContextVar[int | None] = ContextVar("n_jobs", default=None)
 #: More threads than this would only wait for each other.
 MOST_THREADS = 256
 
+#: For fewer multiplications than this, starting threads takes longer than they save.
+MANY_MULTIPLICATIONS = 2**27
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -45,6 +48,11 @@ def usable_threads() -> int:
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_for(n_multiplications: int) -> int:
+    """Return the ``n_jobs`` of :func:`mapped` for a computation of this size: all cores, or one thread."""
+    return -1 if n_multiplications >= MANY_MULTIPLICATIONS else 1
 
 
 @contextmanager

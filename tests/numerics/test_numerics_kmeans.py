@@ -4,14 +4,17 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from flower_fedclust.numerics import blocks, kmeans
+from flower_fedclust.numerics import blocks, kmeans, threads
 from flower_fedclust.numerics.kmeans import (
     centers_of,
     cluster_sums,
     kmeans_cost,
     nearest_center,
+    nearest_of_each,
+    nearest_two,
     shrunk_towards,
     squared_distances,
+    sums_of_each,
     within_margin,
 )
 
@@ -34,6 +37,41 @@ def test_nearest_center_is_the_argmin_of_scipys_distances(rows_and_centers):
     labels = nearest_center(rows, centers)
     assert labels.dtype == np.intp
     np.testing.assert_array_equal(labels, cdist(rows, centers).argmin(axis=1))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_the_two_nearest_centers_are_scipys(rows_and_centers, offset):
+    rows, centers = (offset + one for one in rows_and_centers)
+    labels, first, second = nearest_two(rows, centers)
+    expected = np.sort(cdist(rows, centers, "sqeuclidean"), axis=1)
+    np.testing.assert_array_equal(labels, nearest_center(rows, centers))
+    np.testing.assert_allclose(first, expected[:, 0], rtol=1e-9, atol=1e-9)
+    if len(centers) > 1:
+        np.testing.assert_allclose(second, expected[:, 1], rtol=1e-9, atol=1e-9)
+    else:
+        assert np.isinf(second).all()
+
+
+@pytest.mark.parametrize(("n_runs", "most"), [(1, 2**40), (7, 2**40), (7, 0), (400, 0)])
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_runs_are_compared_together_as_they_are_one_by_one(offset, n_runs, most, monkeypatch):
+    monkeypatch.setattr(threads, "MANY_MULTIPLICATIONS", most)
+    rng = np.random.default_rng(0)
+    rows, runs = (offset + rng.normal(size=shape) for shape in ((1300, 4), (n_runs, 5, 4)))
+    weights, shared = rng.uniform(size=(n_runs, 1300)), rng.uniform(size=1300)
+    labels, squared = nearest_of_each(rows, runs)
+    sums, counts = sums_of_each(rows, labels, weights, 5)
+    sums_of_shared, _ = sums_of_each(rows, labels, shared, 5)
+    assert labels.shape == squared.shape == weights.shape
+    for run in range(0, n_runs, 30):
+        one, first, _ = nearest_two(rows, runs[run])
+        np.testing.assert_array_equal(labels[run], one)
+        np.testing.assert_allclose(squared[run], first, rtol=1e-9, atol=1e-9)
+        for place in range(5):
+            own = labels[run] == place
+            np.testing.assert_allclose(sums[run, place], weights[run, own] @ rows[own])
+            np.testing.assert_allclose(sums_of_shared[run, place], shared[own] @ rows[own])
+            assert counts[run, place] == pytest.approx(weights[run, own].sum())
 
 
 def test_ties_go_to_the_lower_index():

@@ -10,8 +10,7 @@ with new noise and new random numbers. :mod:`.private_search` has the rounds.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -21,12 +20,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import (
     centers_of,
     cluster_sums,
     nearest_center,
+    nearest_of_each,
     squared_distances,
+    sums_of_each,
 )
 from flower_fedclust.numerics.validity import ALIKE, Repeated, weighted_rand_index
 
@@ -48,8 +48,9 @@ N_DRAWN, DRAWN_FOR_EACH = 6000, 30
 #: How often the server runs k-means on the cells, from different starts. If that takes more multiplications than the
 #: third number, it starts fewer, but at least the second number.
 N_TRIES, FEWEST_TRIES, MOST_TRIED = 60, 6, 2e9
-#: The most Lloyd steps of a k-means of the cells.
-MOST_STEPS = 50
+#: The most Lloyd steps of a k-means of the cells, and of its solutions on drawn rows. On these rows a run ends when its
+#: centers move by less than the third number, in mean variances of a column.
+MOST_STEPS, MOST_REFINED, STILL_REFINED = 50, 30, 1e-4
 #: The most solutions that take steps together.
 MOST_SOLUTIONS = 30
 #: The number of solutions that take steps together is also at most this over the relative excess cost of a noisy step:
@@ -64,14 +65,14 @@ PART_KEPT = 3
 #: Two solutions differ if some center of one is far from every center of the other: the squared distances exceed this
 #: fraction of the rows' variance.
 APART = 0.01
-#: The number of imitated runs.
-N_OTHER_RUNS = 16
+#: The number of imitated runs, and the fewest of them if there are many clusters.
+N_OTHER_RUNS, FEWEST_OTHER_RUNS = 16, 8
 #: The fewest rows that are drawn for the imitated runs, which share them.
 N_SHARED = 2000
 #: In each imitated run: the starts of k-means on the cells, and the Lloyd steps on the drawn rows.
 N_STARTS, N_OTHER_STEPS = 10, 3
-#: With more clusters than this, an imitated run has fewer starts, in inverse proportion to the number of clusters,
-#: because its time grows with the square of that number.
+#: With more clusters than this, there are fewer imitated runs, and they have fewer starts, in inverse proportion to the
+#: number of clusters, because their time grows with the square of that number.
 MANY_CLUSTERS = 64
 #: Imitated runs leave out cells whose count is less than this many standard deviations of its noise.
 CLEAR_CELL = 3.0
@@ -191,30 +192,22 @@ def best_solutions(
     cells, and their spread is uncertain. Half of the k-means weight the cells by a bootstrap, so that they end in other
     minima.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
     n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
     weights = np.tile(cells.counts, (n_tries, 1))
     weights[1::2] *= rng.exponential(size=weights[1::2].shape)
     solutions: list[tuple[float, Floats]] = []
-    for centers in kmeans_of_cells(cells.means, weights, n_clusters, rng):
-        cost = float(cells.counts @ squared_distances(cells.means, centers).min(axis=1))
+    runs = kmeans_of_cells(cells.means, weights, n_clusters, rng)
+    costs = nearest_of_each(cells.means, runs)[1] @ cells.counts
+    for cost, centers in zip(costs.tolist(), runs, strict=True):
         if all(abs(cost - other) > 1e-6 * cost for other, _ in solutions):
             solutions.append((cost, centers))
     solutions.sort(key=lambda solution: solution[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # centers coincide if rows do
-        refined = [
-            KMeans(n_clusters, init=centers, n_init=1, max_iter=30).fit(rows)
-            for _, centers in solutions[: 2 * n_wanted]
-        ]
-    refined.sort(key=lambda model: float(model.inertia_))
-    pairs = zip(
-        (centers for _, centers in solutions),
-        (np.asarray(model.cluster_centers_) for model in refined),
-        strict=False,
-    )
+
+    best = np.stack([centers for _, centers in solutions[: 2 * n_wanted]])
+    still = STILL_REFINED * float(rows.var(axis=0).mean())
+    refined = lloyd_of_each(rows, np.ones(len(rows)), best, MOST_REFINED, still=still)
+    order = np.argsort(nearest_of_each(rows, refined)[1].sum(axis=1), kind="stable")
+    pairs = zip((centers for _, centers in solutions), refined[order], strict=False)
     return different(
         [centers for pair in pairs for centers in pair],
         n_wanted,
@@ -232,27 +225,44 @@ def kmeans_of_cells(
     apart, number = squared_distances(means, means), min(n_clusters, len(means))
     first = means[spread_out(apart, weights, number, rng)]
     first = first[:, np.resize(np.arange(number), n_clusters)]
-    solutions = np.empty(first.shape)
-    for block in blocks(len(weights), len(means) * n_clusters, block_entries=2**20):
-        centers, former = first[block], np.zeros(0)
-        for _ in range(MOST_STEPS):
-            distances = (centers**2).sum(axis=2)[:, None, :] - 2.0 * means @ centers.transpose(
-                0, 2, 1
-            )
-            labels = distances.argmin(axis=2)
-            if np.array_equal(former, labels):
-                break
-            former = labels
-            members = np.where(
-                labels[:, None, :] == np.arange(n_clusters)[:, None],
-                weights[block][:, None, :],
-                0.0,
-            )
-            centers = centers_of(
-                members @ means, members.sum(axis=2), fallback=centers, at_least=1e-9
-            )
-        solutions[block] = centers
-    return solutions
+    return lloyd_of_each(means, weights, first, MOST_STEPS, at_least=1e-9)
+
+
+def lloyd_of_each(
+    rows: Floats,
+    weights: Floats,
+    runs: Floats,
+    most_steps: int,
+    *,
+    still: float = 0.0,
+    at_least: float = 1.0,
+) -> Floats:
+    """Take Lloyd steps of each run until its centers hardly move; return the centers.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    weights : ndarray of shape (n_runs, n_rows) or (n_rows,)
+    runs : ndarray of shape (n_runs, n_clusters, n_columns)
+        The centers at the start.
+    most_steps : int
+    still : float, default=0
+        A run ends when the squared distances that its centers have moved add up to at most this.
+    at_least : float, default=1
+        A center whose rows weigh less stays where it is.
+    """
+    runs, weights = runs.copy(), np.broadcast_to(weights, (len(runs), len(rows)))
+    moving = np.arange(len(runs))
+    for _ in range(most_steps):
+        labels, _ = nearest_of_each(rows, runs[moving])
+        sums, counts = sums_of_each(rows, labels, weights[moving], runs.shape[1])
+        centers = centers_of(sums, counts, fallback=runs[moving], at_least=at_least)
+        moved = ((centers - runs[moving]) ** 2).sum(axis=(1, 2))
+        runs[moving] = centers
+        moving = moving[moved > still]
+        if not len(moving):
+            break
+    return runs
 
 
 def spread_out(apart: Floats, weights: Floats, n_points: int, rng: np.random.Generator) -> Labels:
@@ -402,10 +412,8 @@ def bound_of_costs(
     norm : callable
         Takes clipped vectors and their bound; returns how far one protected unit moves their sum.
     """
-    costs = np.stack(
-        [squared_distances(rows, centers).min(axis=1) for centers in solutions], axis=1
-    )
-    costs -= costs.mean(axis=1, keepdims=True)
+    costs = nearest_of_each(rows, np.stack(solutions))[1].T
+    costs = costs - costs.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(costs, axis=1)
     least = max(1e-9 * float(norms.max()), np.finfo(float).tiny * 2**60)
     best, smallest = BoundOfCosts(least, least, np.zeros(len(solutions))), math.inf
@@ -478,9 +486,11 @@ def repeated(
     )
     rows, weights = table.rows, table.weights
     labels = nearest_center(rows, centers)
-    noisy = _other_runs(cells, table, rng, ROUGHER, N_OTHER_RUNS)
-    exact = _other_runs(cells, table, rng, 0.0, N_OTHER_RUNS)
-    others, pairs = nearest_of_each(rows, noisy), combinations(nearest_of_each(rows, exact), 2)
+    n_runs = max(math.ceil(N_OTHER_RUNS * min(1.0, MANY_CLUSTERS / k)), FEWEST_OTHER_RUNS)
+    noisy = _other_runs(cells, table, rng, ROUGHER, n_runs)
+    exact = _other_runs(cells, table, rng, 0.0, n_runs)
+    others, _ = nearest_of_each(rows, noisy)
+    pairs = combinations(nearest_of_each(rows, exact)[0], 2)
     best = unmoved.costs(np.concatenate([unmoved.steps(centers[None]), exact])).min()
     return Repeated(
         agreement=float(
@@ -514,7 +524,7 @@ def agreement_before_steps(
     )
     labels = nearest_center(table.rows, centers)
     runs = _other_runs(cells, table, rng, ROUGHER_OF_NUMBER, n_runs)
-    others = nearest_of_each(table.rows, runs)
+    others, _ = nearest_of_each(table.rows, runs)
     agreements = [adjusted_rand(labels, other, k) for other in others]
     return float(np.mean(agreements))
 
@@ -581,7 +591,7 @@ def weights_by_costs(rows: Floats, compared: Sequence[Compared]) -> Floats:
         return np.ones(len(rows))
     costs_of_rows, released_costs, variances_of_noise = [], [], []
     for each in compared:
-        costs = costs_of_each(rows, each.solutions)
+        _, costs = nearest_of_each(rows, each.solutions)
         costs_of_rows.append(costs - costs.mean(axis=0))
         released_costs.append(each.costs - each.costs.mean())
         variances_of_noise.append(np.full(len(each.costs), each.deviation**2))
@@ -614,52 +624,19 @@ class Imitated:
 
     def costs(self, runs: Floats) -> Floats:
         """Return the cost of the drawn rows under the centers of each run."""
-        return costs_of_each(self.rows, runs) @ self.weights
+        return nearest_of_each(self.rows, runs)[1] @ self.weights
 
     def step(self, runs: Floats) -> Floats:
-        """Return the weighted means of the rows nearest to each center of each run.
-
-        Several runs take the step together: with many columns, most of the time is spent on reading the rows.
-        """
-        k, moved = runs.shape[1], np.empty(runs.shape)
-        for block in _some_runs(self.rows, runs):
-            labels = nearest_of_each(self.rows, runs[block])
-            members = np.where(labels[:, None, :] == np.arange(k)[:, None], self.weights, 0.0)
-            sums = members.reshape(-1, len(self.rows)) @ self.rows
-            moved[block] = centers_of(
-                sums.reshape(runs[block].shape), members.sum(axis=2), fallback=runs[block]
-            )
-        return moved
+        """Return the weighted means of the rows nearest to each center of each run."""
+        labels, _ = nearest_of_each(self.rows, runs)
+        sums, weights = sums_of_each(self.rows, labels, self.weights, runs.shape[1])
+        return centers_of(sums, weights, fallback=runs)
 
     def steps(self, runs: Floats) -> Floats:
         """Return the centers of imitated runs after their Lloyd steps, without noise."""
         for _ in range(N_OTHER_STEPS):
             runs = self.step(runs)
         return runs
-
-
-def _some_runs(rows: Floats, runs: Floats) -> Iterable[slice]:
-    """Divide runs into blocks, so that the distances of all rows from their centers take little memory."""
-    return blocks(len(runs), len(rows) * runs.shape[1], block_entries=2**20)
-
-
-def _distances_of_each(rows: Floats, runs: Floats) -> Iterator[Floats]:
-    """Yield squared distances of the rows from the centers of some runs, (n_rows, n_runs, n_clusters)."""
-    for block in _some_runs(rows, runs):
-        centers = runs[block].reshape(-1, runs.shape[2])
-        yield squared_distances(rows, centers).reshape(len(rows), -1, runs.shape[1])
-
-
-def nearest_of_each(rows: Floats, runs: Floats) -> Labels:
-    """Return the labels of the rows by the centers of each run, of shape (n_runs, n_rows)."""
-    return np.concatenate(
-        [distances.argmin(axis=2).T for distances in _distances_of_each(rows, runs)]
-    )
-
-
-def costs_of_each(rows: Floats, runs: Floats) -> Floats:
-    """Return the squared distances of the rows from the nearest center of each run, (n_runs, n_rows)."""
-    return np.concatenate([distances.min(axis=2).T for distances in _distances_of_each(rows, runs)])
 
 
 def _equal_within(
@@ -673,7 +650,7 @@ def _equal_within(
     """
     bounds, k, weights = [math.inf], len(table.errors), table.weights
     for each in compared:
-        labels = nearest_of_each(table.rows, each.solutions)
+        labels, _ = nearest_of_each(table.rows, each.solutions)
         alike = np.array(
             [weighted_rand_index(labels_here, other_labels, weights, k) for other_labels in labels]
         )
@@ -720,12 +697,12 @@ def _another_run(
     )
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
-    costs = costs_of_each(means, starts) @ counts
+    costs = nearest_of_each(means, starts)[1] @ counts
     # A run compares n_compared solutions by their costs on the rows: those that cost least on the cells.
     _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
     best = starts[distinct[: table.n_compared]]
     if len(best) > 1:
-        of_rows = costs_of_each(table.shared, best) @ table.weights[:N_SHARED]
+        of_rows = nearest_of_each(table.shared, best)[1] @ table.weights[:N_SHARED]
         best = best[of_rows.argmin() :]
     of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
     of_rest = rng.standard_normal((k, len(directions))) * np.sqrt(2 * errors[:, 1:])

@@ -49,7 +49,7 @@ from flower_fedclust.exact.terms import (
     total,
 )
 from flower_fedclust.numerics.checks import checked_point
-from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import nearest_center, nearest_of_each
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
@@ -739,12 +739,9 @@ def _cost_of_best(
 
     ``elsewhere`` has each solution's part of this distance in directions outside the search.
     """
-    places = [solution.centers @ space.inside for solution in solutions]
+    places = np.stack([solution.centers @ space.inside for solution in solutions])
     mean_square = float((rows**2).sum(axis=1).mean())
-    cost = min(
-        float(squared_distances(rows, place).min(axis=1).mean()) + left
-        for place, left in zip(places, elsewhere, strict=True)
-    )
+    cost = float((nearest_of_each(rows, places)[1].mean(axis=1) + elsewhere).min())
     all_rows = max(space.total, space.total_inside)
     return max(all_rows - space.elsewhere - (mean_square - cost), LEAST_COST * all_rows)
 
