@@ -4,23 +4,29 @@
     python benchmarks/card.py torch           PyTorch on the processor, to try this script where no card is
     python benchmarks/card.py cuda --rows 10_000_000 --columns 384 --clusters 1000
 
-The last line also times rounds of k-means with all rows on the card, and PyTorch's own float32 beside them.
+The last line also times rounds of k-means with all rows on the card; and beside them the same on all cores, PyTorch's
+own float32, and flash-kmeans if it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import flower_fedclust as fc
 from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.exact.device import open_device
-from flower_fedclust.exact.rows import Frame
-from flower_fedclust.exact.terms import at
+from flower_fedclust.exact.grid import BITS
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at
+from flower_fedclust.numerics.threads import mapped, usable_threads
 
 RUNS: dict[str, dict[str, Any]] = {
     "private-kmeans": {"epsilon": 1.0, "max_norm": 12.0},
@@ -89,42 +95,92 @@ class Hashes:
 
 
 def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> None:
-    """Time a round of k-means with all rows on the device, and a round in PyTorch's float32 beside it."""
+    """Time a round of k-means with all rows on the device; beside it, on all cores, and in float32."""
     import torch
 
-    opened = open_device(device)
-    rng, frame = np.random.default_rng(0), Frame(np.zeros(n_columns), 1.0)
-    step = max(1, 2**27 // n_columns)
-    centers, kept = rng.normal(size=(n_clusters, n_columns)), []
+    opened, frame = open_device(device), Frame(np.zeros(n_columns), 1.0)
+    on_device = {"device": opened.empty((0,)).device}
+    torch.manual_seed(0)
+    centers = np.random.default_rng(0).normal(size=(n_clusters, n_columns))
     centers /= 2 * np.linalg.norm(centers, axis=1, keepdims=True)
+    centers.flags.writeable = False  # as the arrays of a message are, so that they are prepared once
+    step, kept = max(1, 2**27 // n_columns), list[Rows]()
     for start in range(0, n_rows, step):
-        few = (
-            rng.standard_normal((min(step, n_rows - start), n_columns), dtype=np.float32)
-            / n_columns**0.5
-        )
-        kept.append(frame.rows(opened.hold(few.astype(np.float64))))
+        shape = min(step, n_rows - start), n_columns
+        values = torch.randn(shape, **on_device) / n_columns**0.5
+        kept.append(frame.rows(values.to(torch.float64)))
     print(f"{n_rows:,} x {n_columns}, {n_clusters} clusters, rows on {opened.name}")
-    for _ in range(3):
-        start_of_round = time.perf_counter()
-        for rows in kept:
-            nearest = rows.nearest(centers)
-            at(nearest, n_clusters, rows), at(nearest, n_clusters)
-        print(f"  a round: {time.perf_counter() - start_of_round:.3f} s")
+    _three_times("a round", partial(_rounds, kept, centers))
     if opened.is_card:
         print(f"  most memory on the card: {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+    _time_on_all_cores(kept, centers, n_rows)
     floats = [rows.held.to(torch.float32) for rows in kept]
     del kept
     torch.backends.cuda.matmul.allow_tf32 = False
-    on_device = torch.from_numpy(centers).to(floats[0])
-    for _ in range(3):
-        start_of_round, sums = time.perf_counter(), torch.zeros_like(on_device)
-        for part in floats:
-            labels = torch.mm(part, -2 * on_device.T).add_((on_device * on_device).sum(1)).argmin(1)
-            sums.index_add_(0, labels, part)
-        sums.cpu()  # waits for the card
+    points = torch.from_numpy(centers).to(floats[0])
+    _three_times("the same in IEEE float32 of PyTorch", partial(_round_of_floats, floats, points))
+
+
+def time_flash_kmeans(n_rows: int, n_columns: int, n_clusters: int) -> None:
+    """Time steps of flash-kmeans, whose float32 is TF32, on rows of as many columns as it takes: a power of two."""
+    import torch
+
+    try:
+        from flash_kmeans import batch_kmeans_Euclid
+    except ImportError:
+        print("  flash-kmeans is not installed")
+        return
+    n_columns = 2 ** (n_columns - 1).bit_length()
+    rows = torch.randn((1, n_rows, n_columns), device="cuda")
+    for steps in (1, 1, 11):
+        start = time.perf_counter()
+        batch_kmeans_Euclid(rows, n_clusters, max_iters=steps, tol=0.0)
+        torch.cuda.synchronize()
         print(
-            f"  the same in IEEE float32 of PyTorch, not exact: {time.perf_counter() - start_of_round:.3f} s"
+            f"  flash-kmeans, {n_columns} columns, steps {steps}: {time.perf_counter() - start:.3f} s"
         )
+
+
+def _three_times(name: str, compute: Callable[[], object]) -> None:
+    for _ in range(3):
+        start = time.perf_counter()
+        compute()
+        print(f"  {name}: {time.perf_counter() - start:.3f} s", flush=True)
+
+
+def _round(rows: Rows, centers: NDArray[np.float64]) -> tuple[Term, Term]:
+    """Return the sums and counts of the rows that are nearest to each center."""
+    nearest = rows.nearest(centers)
+    return at(nearest, len(centers), rows), at(nearest, len(centers))
+
+
+def _rounds(kept: list[Rows], centers: NDArray[np.float64]) -> None:
+    """Take a round in two threads, as a client does, so that the card computes while the processor counts."""
+    list(mapped(partial(_round, centers=centers), kept, 2))
+
+
+def _round_of_floats(parts: list[Any], points: Any) -> None:
+    sums, squares = points.new_zeros(points.shape), (points * points).sum(1)
+    for part in parts:
+        labels = (part @ (-2 * points.T)).add_(squares).argmin(1)
+        sums.index_add_(0, labels, part)
+    sums.cpu()  # waits for the card
+
+
+def _time_on_all_cores(kept: list[Rows], centers: NDArray[np.float64], n_rows: int) -> None:
+    """Time the round of a part of the rows on the processor, in the batches and threads of a run; compare the sums."""
+    frame, threads = Frame(np.zeros(centers.shape[1]), 1.0), usable_threads()
+    few = kept[0].integers / 2.0**BITS
+    batches = [frame.rows(part) for part in np.array_split(few, 8 * threads)]
+    for _ in range(2):
+        start = time.perf_counter()
+        terms = list(mapped(partial(_round, centers=centers), batches, -1))
+        seconds = (time.perf_counter() - start) * n_rows / len(few)
+        print(f"  the same on {threads} cores, from {len(few):,} rows: {seconds:.1f} s", flush=True)
+    for number, of_rows in enumerate(_round(kept[0], centers)):
+        added_up = sum(pair[number].integers for pair in terms)
+        same = "equal" if np.array_equal(of_rows.integers, added_up) else "DIFFERENT"
+        print(f"  {('sums', 'counts')[number]} of these rows {same}")
 
 
 def main() -> None:
@@ -142,6 +198,8 @@ def main() -> None:
     different = compare_runs(given.device, given.run_rows)
     if given.rows:
         time_rounds(given.device, given.rows, given.columns, given.clusters)
+        if given.device.startswith("cuda"):
+            time_flash_kmeans(given.rows, given.columns, given.clusters)
     if different:
         raise SystemExit(f"Not the same bits: {', '.join(different)}.")
 

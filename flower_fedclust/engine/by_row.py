@@ -28,7 +28,7 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.kept_rows import KeptOfClient, kept_rows
 from flower_fedclust.engine.rounds import Answer, Askable, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.capacity import with_rows
-from flower_fedclust.exact.device import current_device, device_of
+from flower_fedclust.exact.device import CARD_THREADS, current_device, device_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.stacks import NotStackedError, Stack, stacked
@@ -161,8 +161,7 @@ class ByRow(Askable[..., Any]):
         entries = entries if kept is None else kept.entries
         batches = self._batches_of(question, source, kept, entries)
         n_jobs = 1 if isinstance(source, np.ndarray) else source.n_jobs
-        # A graphics card computes for one thread at a time, and each thread holds several arrays of CARD_ENTRIES on it.
-        n_jobs = min(n_jobs, 2) if device.is_card else n_jobs
+        n_jobs = min(n_jobs, CARD_THREADS) if device.is_card else n_jobs
         for n_added, terms in mapped(added, enumerate(batches), n_jobs):
             totals = tuple(map(added_up, terms, totals))
             n_rows += n_added

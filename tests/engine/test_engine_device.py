@@ -18,7 +18,7 @@ from flower_fedclust.engine.fields import ENROL
 from flower_fedclust.engine.kept_rows import KeptRows, keeping_rows, kept_rows
 from flower_fedclust.engine.wire import PROBE, encode
 from flower_fedclust.exact import terms
-from flower_fedclust.exact.device import Host, on_device
+from flower_fedclust.exact.device import CARD_THREADS, Host, on_device
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
 
@@ -83,10 +83,15 @@ LIKE_OTHERS = ("feddp-kmeans", "secure sums")
     "name",
     [pytest.param(name, marks=[pytest.mark.long] if name in LIKE_OTHERS else []) for name in RUNS],
 )
-def test_each_reply_has_the_same_bits_on_a_device(name, rows, on_the_processor, monkeypatch):
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("device", ["torch", "cuda"])
+def test_each_reply_has_the_same_bits_on_a_device(
+    name, device, rows, on_the_processor, monkeypatch
+):
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no card is here")
     hashes, labels = on_the_processor(name)
-    found, found_labels = run(name, rows, monkeypatch, device="torch")
+    found, found_labels = run(name, rows, monkeypatch, device=device)
     assert len(hashes) > 8
     assert found == hashes
     assert found_labels == labels
@@ -156,7 +161,7 @@ def test_rows_of_a_client_that_is_gone_take_no_room():
     assert store.n_bytes == 640_000
 
 
-def test_a_card_computes_for_two_threads_however_many_cores_there_are(monkeypatch):
+def test_a_few_threads_prepare_work_for_a_card_however_many_cores_there_are(monkeypatch):
     class Card(Host):
         is_card = True
 
@@ -174,7 +179,7 @@ def test_a_card_computes_for_two_threads_however_many_cores_there_are(monkeypatc
     answer.reply(question, client)
     with on_device(Card()):
         answer.reply(question, client)
-    assert seen == [16, 2]
+    assert seen == [16, CARD_THREADS]
 
 
 def test_small_clients_and_runs_that_are_over_keep_nothing():

@@ -20,6 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 EXACT = Path(flower_fedclust.__file__).parent / "exact"
 
+#: The devices to test: PyTorch on the processor, and a card if there is one.
+DEVICES = ["torch", *(["cuda"] if torch.cuda.is_available() else [])]
+
 #: Operations that a card computes exactly, of integers that float64 holds, or that only move or compare numbers.
 MOVES = {
     "_assert_async",
@@ -39,11 +42,13 @@ MOVES = {
     "copy_",
     "detach",
     "empty",
+    "empty_like",
     "eq",
     "expand",
     "fill_",
     "full",
     "full_like",
+    "gather",
     "ge",
     "gt",
     "index",
@@ -155,7 +160,8 @@ def answers(rows):
 @pytest.mark.parametrize("divisor", [1, 3])
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("radius", [1.0, 7.3, 1e-5, 1e6, 1e-310, 1e300])
-def test_tensors_give_the_bits_of_arrays_by_exact_operations_alone(radius, norm, divisor):
+@pytest.mark.parametrize("name", DEVICES)
+def test_tensors_give_the_bits_of_arrays_by_exact_operations_alone(name, radius, norm, divisor):
     rng = np.random.default_rng(0)
     frame = Frame(0.1 * radius * rng.normal(size=5), radius, norm)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -169,7 +175,7 @@ def test_tensors_give_the_bits_of_arrays_by_exact_operations_alone(radius, norm,
         ]
     else:
         kinds = None
-    device = open_device("torch")
+    device = open_device(name)
     with parts_of(divisor):
         expected = frame.rows(values)
         with OnlyExact() as watched:
@@ -240,6 +246,35 @@ def imports(path):
             yield from node.names
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("name", DEVICES)
+def test_labels_are_the_processors_even_where_two_centers_are_equally_near(name, offset):
+    rng = np.random.default_rng(4)
+    rows = np.concatenate([rng.normal(size=(400, 6)), rng.integers(-2, 3, size=(400, 6))]) + offset
+    centers = np.concatenate([rows[:3], offset + np.eye(6), offset - np.eye(6), rows[:1] + 1e-14])
+    labels, first, second = open_device(name).nearest_two(rows, centers)
+    expected, first_here, second_here = HOST.nearest_two(rows, centers)
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_allclose(first, first_here, rtol=1e-9, atol=1e-9 * (1 + offset))
+    np.testing.assert_allclose(second, second_here, rtol=1e-9, atol=1e-9 * (1 + offset))
+
+
+def test_labels_are_compared_again_only_where_rounding_could_exchange_centers(monkeypatch):
+    again = []
+
+    def watched(rows, centers):
+        again.append(len(rows))
+        return HOST.nearest_two(rows, centers)
+
+    monkeypatch.setattr("flower_fedclust.exact.device.nearest_two", watched)
+    rows = np.random.default_rng(5).normal(size=(1000, 6))
+    centers, device = np.concatenate([np.eye(6), 2 * np.eye(6)]), open_device("torch")
+    device.nearest_two(rows, centers)
+    assert again == []
+    device.nearest_two(np.concatenate([rows, 1.5 * np.eye(6)]), centers)
+    assert again == [6]
+
+
 def test_a_device_is_open_inside_a_context():
     device = open_device("torch")
     assert current_device() is HOST
@@ -285,8 +320,9 @@ def test_a_device_that_multiplies_wrongly_is_refused(monkeypatch):
     open_device.cache_clear()
 
 
-def test_numbers_over_tensors_are_rounded_once():
-    device = open_device("torch")
+@pytest.mark.parametrize("name", DEVICES)
+def test_numbers_over_tensors_are_rounded_once(name):
+    device = open_device(name)
     values = np.random.default_rng(3).uniform(1, 2, size=10_000)
     held = device.hold(values)
     np.testing.assert_array_equal(device.host(device.quotient(3.0, held)), 3.0 / values)
