@@ -22,6 +22,7 @@ from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows
+from flower_fedclust.numerics.threads import mapped, threads_for
 from flower_fedclust.outside import parsing, read_arrays
 
 Floats = NDArray[np.float64]
@@ -250,11 +251,12 @@ class RowModel(Model):
     def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
         """Return labels and cost of rows, a block of rows at a time."""
         checked = self._checked(rows)
-        labels, cost = np.empty(len(checked), dtype=np.intp), 0.0
-        for block in blocks(len(checked), self._widest):
-            answer = self.cluster_block(checked[block])
-            labels[block] = answer.labels
-            cost += answer.cost
+        labels, cost, start = np.empty(len(checked), dtype=np.intp), 0.0, 0
+        parts = (checked[block] for block in blocks(len(checked), self._widest))
+        threads = threads_for(checked.size * self.n_clusters)
+        for answer in mapped(self.cluster_block, parts, threads):
+            labels[start : start + len(answer.labels)] = answer.labels
+            cost, start = cost + answer.cost, start + len(answer.labels)
         return Clustered(labels, cost, places)
 
     def _checked(self, rows: ArrayLike | Any) -> Floats:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.kmeans import nearest_two, squared_distances, sums_of_each
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -61,23 +60,30 @@ class ClusterSums:
     def of_rows(
         cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0
     ) -> Self:
-        """Return the sums of rows that belong to the nearest of at least two centers."""
-        k = len(centers)
-        added_up = np.zeros((4, k))
-        for block in cached_blocks(len(rows), k):
-            squared = squared_distances(rows[block], centers) + scatter
-            labels = squared.argmin(axis=1)
-            nearest, second = np.sqrt(np.partition(squared, 1, axis=1)[:, :2].T)
-            # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b), and a <= b.
-            silhouette = np.divide(
-                second - nearest, second, out=np.zeros_like(second), where=second > 0
-            )
-            weight = np.ones(len(labels)) if weights is None else weights[block]
-            for row, values in zip(
-                added_up, (np.ones_like(weight), nearest, nearest**2, silhouette), strict=True
-            ):
-                row += np.bincount(labels, weight * values, k)
-        return cls(*added_up)
+        """Return the sums of rows that belong to the nearest center; ``scatter`` is added to each squared distance."""
+        return cls.with_labels(rows, centers, weights, scatter=scatter)[0]
+
+    @classmethod
+    def with_labels(
+        cls,
+        rows: Floats,
+        centers: Floats,
+        weights: Floats | None = None,
+        *,
+        scatter: float = 0.0,
+        nearest: Callable[[Floats, Floats], tuple[Labels, Floats, Floats]] = nearest_two,
+    ) -> tuple[Self, Labels]:
+        """Return the sums, and the index of the nearest center of each row, which ``nearest`` finds."""
+        labels, first, second = nearest(rows, centers)
+        first, second = np.sqrt(first + scatter), np.sqrt(second + scatter)
+        # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b), and a <= b.
+        silhouettes = np.zeros_like(second)
+        has_second = (second > 0) & np.isfinite(second)
+        np.divide(second - first, second, out=silhouettes, where=has_second)
+        weights = np.ones(len(rows)) if weights is None else weights
+        of_rows = np.stack([np.ones(len(rows)), first, first**2, silhouettes])
+        sums, _ = sums_of_each(of_rows.T, labels[None], weights, len(centers))
+        return cls(*sums[0].T), labels
 
     def __add__(self, other: ClusterSums) -> ClusterSums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)

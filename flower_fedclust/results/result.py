@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
 from flower_fedclust.engine import ClientData, ProtocolStrategy
+from flower_fedclust.engine.client_data import EVALUATED_ENTRIES
+from flower_fedclust.exact.device import current_device
 from flower_fedclust.models import KMeansModel, Model, TableModel
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_sizes, count_table
+from flower_fedclust.numerics.threads import mapped, threads_for
 from flower_fedclust.numerics.validity import ClusterSums
 from flower_fedclust.results.doubts import (
     doubts_about,
@@ -222,8 +226,10 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     if isinstance(model, TableModel):
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
     if isinstance(inner, KMeansModel):
-        labels, cost, shown = *_clusters_of(inner, clients), list[NDArray[np.float64]]()
+        labels, cost, sums = _clusters_of(inner, clients)
+        shown = list[NDArray[np.float64]]()
     else:
+        sums = None
         answers = [
             client.cluster(inner, client_places)
             for client, client_places in zip(clients, places, strict=True)
@@ -237,7 +243,9 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
             [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data],
         )
         of_data = (*doubts_about_labels(labels, predicted), *of_data)
-    metrics = _metrics(inner, cost, clients, labels) if data else dict(strategy.evaluation or {})
+    metrics = (
+        _metrics(inner, cost, sums, clients, labels) if data else dict(strategy.evaluation or {})
+    )
     return Result(
         strategy=strategy.name,
         model=model,
@@ -274,35 +282,52 @@ def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
 
 
 def _pieces(clients: Sequence[ClientData]) -> Iterator[NDArray[np.float64]]:
-    """Yield the rows of all clients in pieces that fit into memory."""
+    """Yield the rows of all clients, in order, in pieces that fit into memory and that threads can share."""
     for group in _groups(clients):
-        yield from (
-            group[0].pieces()
-            if len(group) == 1
-            else [np.concatenate([client.rows for client in group])]
-        )
+        if len(group) > 1:
+            yield np.concatenate([client.rows for client in group])
+        elif group[0].is_in_memory:
+            rows = group[0].rows
+            for block in blocks(*rows.shape, block_entries=EVALUATED_ENTRIES):
+                yield rows[block]
+        else:
+            yield from group[0].pieces()
 
 
 def _clusters_of(
     model: KMeansModel, clients: Sequence[ClientData]
-) -> tuple[list[NDArray[np.intp]], float]:
-    """Return the labels of each client's rows, and the cost of all rows together."""
-    labels, cost = list[NDArray[np.intp]](), 0.0
-    for group in _groups(clients):
-        if len(group) == 1:
-            answer = group[0].cluster(model)
-            labels.append(answer.labels)
-        else:
-            answer = model.cluster(np.concatenate([client.rows for client in group]))
-            labels += np.split(answer.labels, np.cumsum([client.n_rows for client in group])[:-1])
-        cost += answer.cost
-    return labels, cost
+) -> tuple[list[NDArray[np.intp]], float, ClusterSums | None]:
+    """Return the labels of each client's rows, the cost of all rows together, and sums that measure the clusters.
+
+    Rows are compared with the centers once for all three. Without clients there are no sums.
+    """
+    centers, nearest = model.cluster_centers_, current_device().nearest_two
+
+    def compare(
+        rows: NDArray[np.float64],
+    ) -> tuple[NDArray[np.intp], float, ClusterSums]:
+        sums, labels = ClusterSums.with_labels(rows, centers, nearest=nearest)
+        return labels, kmeans_cost(rows, centers, labels), sums
+
+    n_rows = [client.n_rows for client in clients]
+    labels, cost, sums = list[NDArray[np.intp]](), 0.0, None
+    threads = threads_for(sum(n_rows) * centers.size)
+    for piece_labels, piece_cost, piece_sums in mapped(compare, _pieces(clients), threads):
+        labels.append(piece_labels)
+        cost += piece_cost
+        sums = piece_sums if sums is None else sums + piece_sums
+    of_clients = np.split(np.concatenate(labels), np.cumsum(n_rows)[:-1]) if labels else []
+    return of_clients, cost, sums
 
 
 def _metrics(
-    model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
+    model: Model,
+    cost: float,
+    sums: ClusterSums | None,
+    data: Sequence[ClientData],
+    labels: Sequence[NDArray[np.intp]],
 ) -> dict[str, float]:
-    """Return the metrics of a result.
+    """Return the metrics of a result; ``sums`` are of the clusters of a model with centers among the rows.
 
     These are the cost and the share of the largest cluster. If the model has centers among the
     rows, there are measures of how well the clusters are separated, and if true classes are known,
@@ -312,14 +337,14 @@ def _metrics(
     # A cost that overflows, or that the model does not have, is left out.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
     if metrics and isinstance(model, KMeansModel):  # other models measure cost in another space
-        center = sum(rows.sum(axis=0) for rows in _pieces(data)) / n_rows
-        of_one = sum(kmeans_cost(rows, center[None, :]) for rows in _pieces(data)) / n_rows
+        threads = threads_for(n_rows * model.n_columns)
+        center = sum(mapped(partial(np.sum, axis=0), _pieces(data), threads)) / n_rows
+        around = partial(kmeans_cost, centers=center[None, :])
+        of_one = sum(mapped(around, _pieces(data), threads)) / n_rows
         if math.isfinite(of_one):
             metrics["cost_of_one_cluster"] = of_one
-            if model.n_clusters > 1:
-                centers = model.cluster_centers_
-                sums = [ClusterSums.of_rows(rows, centers) for rows in _pieces(data)]
-                metrics |= reduce(ClusterSums.__add__, sums).measures(centers)
+            if sums is not None:
+                metrics |= sums.measures(model.cluster_centers_)
     sizes = cluster_sizes(labels, 1)
     metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}
     tables = [
