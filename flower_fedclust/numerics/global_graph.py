@@ -35,6 +35,13 @@ BETWEEN_CLIENTS = 0.5
 #: prototypes.
 FEWEST_LINKS = 2
 
+#: With many clients, a prototype is linked to at most 10 others, or to a twentieth of the prototypes of a mean cluster
+#: if that is more. Farther prototypes often belong to other clusters.
+ENOUGH_LINKS, CLUSTER_OF_LINKS = 10, 20
+
+#: The length of a usual link is the length at a third of the kept links.
+PART_FOR_SCALE = 3
+
 #: An edge within a client counts as too long if many prototypes, of any client, are nearer to both of its ends: a
 #: client with few rows of a cluster joins them to its other rows, however far. "Many" prototypes stand for a twelfth of
 #: the rows of a mean cluster, if each client's rows are divided evenly among its prototypes.
@@ -64,17 +71,19 @@ def prototype_affinity(
     n_nearest: int | None = None,
     weight: float | None = None,
     part: Labels | None = None,
-    n_parts: int = 1,
+    n_clusters: int = 1,
 ) -> Floats:
     """Return A: the weight that a row of one prototype gives to each row of another client's prototype.
 
-    ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
-    its links to the nearest prototypes of other clients, as many as there are other clients and at least
-    ``FEWEST_LINKS``. The weights that a row of a gives to all rows of other clients, ``sum_b A_ab n_b``, add up to
+    ``exp(-J / tau)``. Each prototype keeps its links to the nearest prototypes of other clients: as many as there are
+    other clients, within the limits ``FEWEST_LINKS`` and ``ENOUGH_LINKS``. tau is the median, over prototypes, of the J
+    at a third of the kept links, rounded up. With up to four clients this is the nearest. With more it is not, because
+    the more clients there are, the nearer is the nearest, and in the end each prototype would be joined to hardly more
+    than one other. The weights that a row of a gives to all rows of other clients, ``sum_b A_ab n_b``, add up to
     ``weight``, by default ``BETWEEN_CLIENTS sqrt(m)`` for m other clients; to rows of its own client it gives 1.
 
     With two clients, links that are not mutual are dropped, because the other client may lack a cluster. If the graph
-    then has more than ``n_parts`` components, the shortest dropped links join them again.
+    then has more than ``n_clusters`` components, the shortest dropped links join them again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -84,15 +93,18 @@ def prototype_affinity(
     n_others = len(np.unique(client)) - 1
     weight = BETWEEN_CLIENTS * float(np.sqrt(n_others)) if weight is None else weight
     distances = np.where(foreign, divergences, np.inf)
-    n_kept = min(n_nearest or max(n_others, FEWEST_LINKS), int(foreign.sum(axis=1).min()))
-    reach = np.sort(distances, axis=1)[:, n_kept - 1]
+    enough = max(ENOUGH_LINKS, len(client) // (CLUSTER_OF_LINKS * n_clusters))
+    n_wanted = n_nearest or max(min(n_others, enough), FEWEST_LINKS)
+    n_kept = min(n_wanted, int(foreign.sum(axis=1).min()))
+    nearest = np.sort(distances, axis=1)
+    reach, usual = nearest[:, n_kept - 1], nearest[:, (n_kept - 1) // PART_FOR_SCALE]
     # All equally near prototypes are kept, so that their order does not matter.
     kept = foreign & (distances <= reach[:, None])
     if n_others == 1:
         kept = _with_bridges(
-            kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts
+            kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_clusters
         )
-    exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
+    exponents = np.where(kept, np.log(counts) - distances / _scale(usual), -np.inf)
     largest = exponents.max(axis=1, keepdims=True)  # without it, all could underflow
     shares = np.exp(exponents - np.where(np.isfinite(largest), largest, 0.0))
     total = shares.sum(axis=1, keepdims=True)
@@ -241,9 +253,9 @@ def full_affinity(divergences: Floats) -> Floats:
     return affinity
 
 
-def _scale(nearest: Floats) -> float:
-    """Return the median of the nearest divergences; if it is 0, their mean; and 1 if all are 0."""
-    for scale in (float(np.median(nearest)), float(np.mean(nearest))):
+def _scale(divergences: Floats) -> float:
+    """Return the median of divergences; if it is 0, their mean; and 1 if all are 0."""
+    for scale in (float(np.median(divergences)), float(np.mean(divergences))):
         if scale > 0:
             return scale
     return 1.0

@@ -40,7 +40,7 @@ def slow_affinity(J, counts, client, n_kept, weight):
         for a in range(size)
     ]
     nearest = [J[a, others[a][0]] for a in range(size)]
-    tau = np.median(nearest)
+    tau = np.median([J[a, others[a][(n_kept - 1) // 3]] for a in range(size)])
     A = np.zeros((size, size))
     for a in range(size):
         for b in others[a][:n_kept]:
@@ -94,12 +94,14 @@ def two_clients_of_which_one_lacks_a_cluster():
 def test_of_two_clients_only_mutual_links_count():
     J, client = two_clients_of_which_one_lacks_a_cluster()
     # As many parts as there are: no bridges.
-    for n_nearest, n_parts, expected in (
+    for n_nearest, n_clusters, expected in (
         (1, 4, [(0, 3), (1, 4)]),
         # 1 is no link of 0.1, because 1.2 and 1.5 are nearer to it.
         (None, 2, [(0, 3), (0, 4), (1, 4), (1, 5)]),
     ):
-        found = prototype_affinity(J, np.ones(6), client, n_nearest=n_nearest, n_parts=n_parts)
+        found = prototype_affinity(
+            J, np.ones(6), client, n_nearest=n_nearest, n_clusters=n_clusters
+        )
         assert [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)] == expected
 
 
@@ -107,7 +109,7 @@ def test_with_two_clients_a_prototype_has_up_to_two_mutual_links():
     places, client = np.array([0.0, 1.0, 2.0, 0.1, 1.1, 2.1]), np.array([0, 0, 0, 1, 1, 1])
     J = (places[:, None] - places) ** 2
     # Three parts are allowed, so that no bridge can make up for a link that is missing.
-    found = prototype_affinity(J, np.ones(6), client, n_parts=3)
+    found = prototype_affinity(J, np.ones(6), client, n_clusters=3)
     links = [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)]
     # The two nearest of 1.1 are 1 and 2, so 0 has a single mutual link.
     assert links == [(0, 3), (1, 3), (1, 4), (2, 4), (2, 5)]
@@ -116,13 +118,18 @@ def test_with_two_clients_a_prototype_has_up_to_two_mutual_links():
 def test_bridges_are_the_shortest_links_that_leave_as_many_parts_as_there_are_clusters():
     J, client = two_clients_of_which_one_lacks_a_cluster()
     # 1 is nearer to 0.1 than 0 is to 1.2.
-    for n_parts, expected in ((3, [(0, 3), (1, 4), (1, 5)]), (2, [(0, 3), (1, 3), (1, 4), (1, 5)])):
-        found = prototype_affinity(J, np.ones(6), client, n_nearest=1, n_parts=n_parts)
+    for n_clusters, expected in (
+        (3, [(0, 3), (1, 4), (1, 5)]),
+        (2, [(0, 3), (1, 3), (1, 4), (1, 5)]),
+    ):
+        found = prototype_affinity(J, np.ones(6), client, n_nearest=1, n_clusters=n_clusters)
         assert [(int(a), int(b)) for a, b in np.argwhere(np.triu(found) > 0)] == expected
     # What a client's own rows join needs no bridge; and where no bridge can be, none is looked for without end.
     part = np.array([0, 0, 1, 0, 0, 0])
-    for n_parts, parts, n_links in ((2, part, 2), (1, None, 5)):
-        found = prototype_affinity(J, np.ones(6), client, n_nearest=1, part=parts, n_parts=n_parts)
+    for n_clusters, parts, n_links in ((2, part, 2), (1, None, 5)):
+        found = prototype_affinity(
+            J, np.ones(6), client, n_nearest=1, part=parts, n_clusters=n_clusters
+        )
         assert (np.triu(found) > 0).sum() == n_links
 
 
@@ -130,7 +137,7 @@ def test_equally_short_bridges_come_together():
     places, client = np.array([0.0, 10.0, 1.0, 11.0]), np.array([0, 0, 1, 1])
     J = np.abs(places[:, None] - places)
     J[0, 3] = J[3, 0] = J[1, 2] = J[2, 1] = 9.0
-    found = prototype_affinity(J, np.ones(4), client, n_nearest=1, n_parts=1)
+    found = prototype_affinity(J, np.ones(4), client, n_nearest=1, n_clusters=1)
     assert (found[[0, 1], [3, 2]] > 0).all()
 
 
@@ -251,6 +258,38 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     # 1 and 2 keep only what coincides with them.
     assert found[3, 1] == pytest.approx(0.5 * 0.5 * far / (near + 2 * far))
     assert found[0, 1] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "n_prototypes", "n_clusters", "n_links"),
+    # As many as there are other clients; but 10 of many clients, or a twentieth of the prototypes of a cluster.
+    [(4, 80, 1, 3), (30, 120, 1, 10), (30, 480, 2, 12), (30, 480, 10, 10), (20, 1000, 1, 19)],
+)
+def test_many_clients_need_no_more_links_than_a_part_of_a_cluster(
+    n_clients, n_prototypes, n_clusters, n_links
+):
+    J = random_divergences(n_prototypes)
+    client = np.arange(n_prototypes) % n_clients
+    found = prototype_affinity(J, np.ones(n_prototypes), client, n_clusters=n_clusters)
+    # A link that only its other end keeps is longer than the links that the prototype keeps.
+    foreign = np.where(client[:, None] != client, J, np.inf)
+    nearest = np.argsort(foreign, axis=1)
+    kept = np.take_along_axis(found > 0, nearest, axis=1)
+    assert kept[:, :n_links].all()
+    assert not kept[:, n_links:].all(axis=0).any()
+    assert (found > 0).sum() <= 2 * n_links * n_prototypes
+
+
+def test_many_clients_do_not_tear_a_line_of_prototypes_apart():
+    # The more clients share a line, the nearer the nearest prototypes are. The other links must keep their weight.
+    shares = []
+    for n_clients in (5, 40):
+        places = np.sort(np.random.default_rng(0).uniform(size=10 * n_clients))
+        J = (places[:, None] - places) ** 2
+        client = np.arange(len(places)) % n_clients
+        found = prototype_affinity(J, np.ones(len(places)), client, n_clusters=2)
+        shares.append(np.median(found.max(axis=1) / found.sum(axis=1)))
+    assert shares[1] < 0.6 * shares[0]
 
 
 def test_affinity_does_not_change_with_the_units_of_the_rows():

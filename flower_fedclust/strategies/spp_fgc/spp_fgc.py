@@ -260,7 +260,7 @@ def joined(
         prototypes.counts,
         owner,
         part=parts_of(blocks, prototype, len(prototypes)),
-        n_parts=n_clusters,
+        n_clusters=n_clusters,
     )
     between = without_far_links(
         between, uploads.diagonal, prototype, divergences, owner, n_clusters, sizes=uploads.sizes
