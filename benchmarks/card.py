@@ -103,7 +103,9 @@ def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> No
     torch.manual_seed(0)
     centers = np.random.default_rng(0).normal(size=(n_clusters, n_columns))
     centers /= 2 * np.linalg.norm(centers, axis=1, keepdims=True)
-    centers.flags.writeable = False  # as the arrays of a message are, so that they are prepared once
+    centers.flags.writeable = (
+        False  # as the arrays of a message are, so that they are prepared once
+    )
     step, kept = max(1, 2**27 // n_columns), list[Rows]()
     for start in range(0, n_rows, step):
         shape = min(step, n_rows - start), n_columns
