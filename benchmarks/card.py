@@ -41,7 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def compare_runs(device: str, n_rows: int) -> list[str]:
-    """Run each strategy on both; return those with other hashes of replies or other labels, or without any reply."""
+    """Run each strategy on both; return those with other replies, another model or other labels, or without a reply."""
     different = []
     rng = np.random.default_rng(0)
     means = 2 * rng.normal(size=(10, 20))
@@ -60,12 +60,12 @@ def compare_runs(device: str, n_rows: int) -> list[str]:
             found.append(
                 (
                     hashes,
-                    [np.asarray(labels).tobytes() for labels in result.labels],
+                    [one.tobytes() for one in (*result.model.to_arrays(), *result.labels)],
                     time.perf_counter() - start,
                 )
             )
-        (one, labels, seconds), (other, others, on_card) = found
-        is_same = len(one) > 0 and one == other and labels == others
+        (one, kept, seconds), (other, others, on_card) = found
+        is_same = len(one) > 0 and one == other and kept == others
         same = "equal" if is_same else "DIFFERENT"
         different += [] if is_same else [name]
         print(

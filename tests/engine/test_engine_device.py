@@ -63,10 +63,11 @@ def hashed(monkeypatch):
 
 
 def run(name, rows, monkeypatch, **options):
+    """Return hashes of the replies, and the bytes of the model and of the labels."""
     strategy, parameters = RUNS[name]
     with hashed(monkeypatch) as hashes:
         result = fc.simulate(strategy, rows, n_clusters=4, seed=0, **parameters, **options)
-    return hashes, [labels.tobytes() for labels in result.labels]
+    return hashes, [one.tobytes() for one in (*result.model.to_arrays(), *result.labels)]
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +91,11 @@ def test_each_reply_has_the_same_bits_on_a_device(
     torch = pytest.importorskip("torch")
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no card is here")
-    hashes, labels = on_the_processor(name)
-    found, found_labels = run(name, rows, monkeypatch, device=device)
+    hashes, result = on_the_processor(name)
+    found, found_result = run(name, rows, monkeypatch, device=device)
     assert len(hashes) > 8
     assert found == hashes
-    assert found_labels == labels
+    assert found_result == result
 
 
 @pytest.mark.parametrize("name", ["private-kmeans", "exact k-means"])
@@ -102,10 +103,10 @@ def test_each_reply_has_the_same_bits_on_a_device(
 def test_each_reply_has_the_same_bits_with_rows_that_are_kept(
     name, kept, rows, on_the_processor, monkeypatch
 ):
-    hashes, labels = on_the_processor(name)
-    found, found_labels = run(name, rows, monkeypatch, kept_rows=kept)
+    hashes, result = on_the_processor(name)
+    found, found_result = run(name, rows, monkeypatch, kept_rows=kept)
     assert found == hashes
-    assert found_labels == labels
+    assert found_result == result
 
 
 def test_rows_are_put_on_the_grid_once_while_the_frame_stays(rows, monkeypatch):
