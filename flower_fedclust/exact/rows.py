@@ -30,7 +30,7 @@ from flower_fedclust.exact.grid import (
 from flower_fedclust.exact.kernel_sums import gaussian_kernel
 from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.subjects import divisor, parted
-from flower_fedclust.exact.sums import cluster_sums, nearest_point, project_rows
+from flower_fedclust.exact.sums import cluster_sums, nearest_point, project_rows, sums_at
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -169,8 +169,7 @@ class Rows:
 
     def sums_at(self, labels: Labels, n_places: int) -> Integers:
         """Add up the rows, or each row's part of its subject, at each place: integers, (n_places, n_columns)."""
-        held = parted(self.held)
-        return device_of(held).sums_at(held, labels, n_places).astype(np.int64)
+        return sums_at(parted(self.held), labels, n_places)
 
     @proven("2b")
     def with_constant(self, value: float) -> Rows:

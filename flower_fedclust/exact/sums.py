@@ -86,14 +86,18 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
     return kept
 
 
-def cluster_sums(rows: Held, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
-    """Add up the rows of each cluster and count them, in int64.
+def sums_at(rows: Held, labels: Labels, n_places: int) -> Integers:
+    """Add up the rows at each place, in int64, of shape (n_places, n_columns).
 
-    The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows.
-    The counts are of shape (n_clusters,).
+    The sums are in the rows' unit, and exact: float64 holds the sum of 2^28 rows.
     """
-    sums = device_of(rows).sums_at(rows, labels, n_clusters).astype(np.int64)
-    return sums, np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
+    return device_of(rows).sums_at(rows, labels, n_places).astype(np.int64)
+
+
+def cluster_sums(rows: Held, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
+    """Add up the rows of each cluster and count them, in int64: (n_clusters, n_columns) and (n_clusters,)."""
+    counts = np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
+    return sums_at(rows, labels, n_clusters), counts
 
 
 def truncated_means(sums: Integers, counts: Integers) -> Integers:

@@ -76,10 +76,9 @@ class ClusterSums:
         """Return the sums, and the index of the nearest center of each row, which ``nearest`` finds."""
         labels, first, second = nearest(rows, centers)
         first, second = np.sqrt(first + scatter), np.sqrt(second + scatter)
-        # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b), and a <= b.
-        silhouettes = np.zeros_like(second)
+        # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b) = 1 - a / b, because a <= b.
         has_second = (second > 0) & np.isfinite(second)
-        np.divide(second - first, second, out=silhouettes, where=has_second)
+        silhouettes = 1.0 - np.divide(first, second, out=np.ones_like(first), where=has_second)
         weights = np.ones(len(rows)) if weights is None else weights
         of_rows = np.stack([np.ones(len(rows)), first, first**2, silhouettes])
         sums, _ = sums_of_each(of_rows.T, labels[None], weights, len(centers))
