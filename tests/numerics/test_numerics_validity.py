@@ -45,6 +45,15 @@ def test_a_cluster_without_rows_counts_for_nothing_and_a_single_one_has_no_measu
     assert ClusterSums.of_rows(ROWS[:1], far).measures(far) == {}
 
 
+def test_a_row_whose_distances_overflow_has_no_silhouette_and_raises_no_warning():
+    far = np.vstack([ROWS, np.full(4, 1e200)])
+    sums = ClusterSums.of_rows(far, MODEL.cluster_centers_)
+    assert sums.counts.sum() == len(far)
+    assert sums.silhouettes.sum() == pytest.approx(
+        ClusterSums.of_rows(ROWS, MODEL.cluster_centers_).silhouettes.sum()
+    )
+
+
 def test_points_that_stand_for_many_rows_agree_as_these_rows_do():
     rng = np.random.default_rng(1)
     one, other, counts = (
