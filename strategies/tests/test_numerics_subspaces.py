@@ -106,6 +106,16 @@ def test_no_array_of_all_pairs_of_rows_is_made():
     assert peak < 2000**2 * 8 / 2
 
 
+def test_large_supports_take_little_memory():
+    rows = unit_rows(np.random.default_rng(0).normal(size=(300, 200)))
+    tracemalloc.start()
+    C = self_expression(rows, 50.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert C.nnz > 100 * 300
+    assert peak < 20e6
+
+
 def test_rows_that_are_zero_or_orthogonal_to_all_others_are_expressed_by_none():
     rows = np.zeros((6, 5))
     rows[0, 0] = rows[1, 1] = 1.0
