@@ -27,6 +27,7 @@ from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.numerics.blocks import CACHED_ENTRIES, blocks
 from flower_fedclust.numerics.kmeans import (
     cluster_sums,
+    compared_together,
     from_the_first,
     nearest_by_product,
     nearest_two,
@@ -41,6 +42,10 @@ Held: TypeAlias = Any
 
 #: Entries that a card works on at a time: 0.5 GB of float64.
 CARD_ENTRIES = 2**26
+
+#: Distances from centers that a thread computes on a card at a time for the final labels, in which all cores have a
+#: thread: 128 MB.
+COMPARED_ON_CARD = 2**24
 
 #: How many threads prepare work for a card, so that it need not wait; each has a few arrays of CARD_ENTRIES on it.
 CARD_THREADS = 4
@@ -220,26 +225,40 @@ class Torch:
     def nearest_two(self, rows: Floats, centers: Floats) -> tuple[Labels, Floats, Floats]:
         """Return the nearest center of each row, and the squared distances of it and of the second nearest.
 
-        Products of any floats are rounded otherwise on a card. A row whose two nearest centers are so near to each
-        other that rounding could exchange them is compared on the processor, so that labels are the same there.
+        Products of any floats are rounded otherwise on a card. Rows whose two nearest centers are so near to each other
+        that rounding could exchange them are compared on the processor, together with the rows with which it would have
+        compared them: so labels are the same there.
         """
         origin, offsets = from_the_first(centers)
         twice, squares = to_compare(offsets)
-        from_origin = rows if origin is None else rows - origin
-        held, square_norms = self.hold(from_origin), np.einsum("ij,ij->i", from_origin, from_origin)
-        distances = (held @ self.hold(twice)).add_(self.hold(squares))
+        points, largest = (self.hold(twice), self.hold(squares)), squares.max()
+        labels, unclear = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=bool)
+        least, next_least = np.empty(len(rows)), np.empty(len(rows))
+        cached = max(CACHED_ENTRIES, 64 * len(squares))
+        for block in blocks(
+            len(rows), len(squares), block_entries=self.entries(cached, COMPARED_ON_CARD)
+        ):
+            few = rows[block] if origin is None else rows[block] - origin
+            labels[block], *found = self._two_smallest(self.hold(few), *points)
+            square_norms = np.einsum("ij,ij->i", few, few)
+            first, second = (values + square_norms for values in found)
+            least[block], next_least[block] = np.maximum(first, 0.0), np.maximum(second, 0.0)
+            rounding = ROUNDING * rows.shape[1] * (square_norms + largest)
+            unclear[block] = ~(next_least[block] > least[block] + rounding)
+        for block in compared_together(len(rows), len(squares)):
+            if unclear[block].any():
+                labels[block], least[block], next_least[block] = nearest_two(rows[block], centers)
+        return labels, least, next_least
+
+    def _two_smallest(
+        self, rows: Held, twice: Held, squares: Held
+    ) -> tuple[Labels, Floats, Floats]:
+        """Return the place of the smallest ``||c||^2 - 2 x.c`` of each row, and the two smallest values."""
+        distances = (rows @ twice).add_(squares)
         nearest = distances.argmin(dim=1)
         first = distances.gather(1, nearest[:, None])[:, 0]
         second = distances.scatter_(1, nearest[:, None], np.inf).amin(dim=1)
-        labels, compared = self.host(nearest), (self.host(first), self.host(second))
-        least, next_least = (np.maximum(values + square_norms, 0.0) for values in compared)
-        rounding = ROUNDING * rows.shape[1] * (square_norms + squares.max())
-        unclear = ~(next_least - least > rounding)
-        if unclear.any():
-            labels[unclear], least[unclear], next_least[unclear] = nearest_two(
-                rows[unclear], centers
-            )
-        return labels, least, next_least
+        return self.host(nearest), self.host(first), self.host(second)
 
     def sums_at(self, rows: Held, labels: Labels, n_places: int) -> Floats:
         """Add up rows, in any order."""

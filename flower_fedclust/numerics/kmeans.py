@@ -8,7 +8,7 @@ origin to a center, because a product would lose digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 import numpy as np
@@ -75,13 +75,26 @@ def _compared_by_product(
 
     The next block overwrites these values: threads that allocate arrays of this size again and again hinder each other.
     """
-    most = max(COMPARED_ENTRIES, 64 * len(squares))
+    most = _most_compared(len(squares))
     buffer = np.empty((min(most // len(squares), len(rows)), len(squares)))
-    for block in blocks(len(rows), len(squares), block_entries=most):
+    for block in compared_together(len(rows), len(squares)):
         few = rows[block] if origin is None else rows[block] - origin
         distances = np.matmul(few, twice, out=buffer[: len(few)])
         distances += squares
         yield block, few, distances
+
+
+def compared_together(n_rows: int, n_centers: int) -> Iterable[slice]:
+    """Yield slices of the rows that one product compares with the centers.
+
+    The last bits of a row's distances can depend on the other rows of the product.
+    """
+    return blocks(n_rows, n_centers, block_entries=_most_compared(n_centers))
+
+
+def _most_compared(n_centers: int) -> int:
+    """Return how many distances are computed at a time."""
+    return max(COMPARED_ENTRIES, 64 * n_centers)
 
 
 def nearest_center(rows: Floats, centers: Floats) -> Labels:

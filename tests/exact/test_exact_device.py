@@ -267,12 +267,40 @@ def test_labels_are_compared_again_only_where_rounding_could_exchange_centers(mo
         return HOST.nearest_two(rows, centers)
 
     monkeypatch.setattr("flower_fedclust.exact.device.nearest_two", watched)
-    rows = np.random.default_rng(5).normal(size=(1000, 6))
+    rows = np.random.default_rng(5).normal(size=(10_000, 6))
     centers, device = np.concatenate([np.eye(6), 2 * np.eye(6)]), open_device("torch")
     device.nearest_two(rows, centers)
     assert again == []
-    device.nearest_two(np.concatenate([rows, 1.5 * np.eye(6)]), centers)
-    assert again == [6]
+    rows[3000:3006] = 1.5 * np.eye(6)
+    device.nearest_two(rows, centers)
+    assert again == [2**15 // 12]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_single_row_between_two_centers_has_the_processors_label(name):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows, centers = rng.normal(size=(1000, 7)), rng.normal(size=(5, 7))
+        distances = np.linalg.norm(centers[:, None] - centers, axis=2) + 9 * np.eye(5)
+        rows[500] = centers[list(divmod(distances.argmin(), 5))].mean(axis=0)
+        labels, *_ = open_device(name).nearest_two(rows, centers)
+        np.testing.assert_array_equal(labels, HOST.nearest_two(rows, centers)[0])
+
+
+def test_distances_of_all_rows_are_not_on_a_device_at_once():
+    class Largest(TorchDispatchMode):
+        n_entries = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor):
+                self.n_entries = max(self.n_entries, made.numel())
+            return made
+
+    rng = np.random.default_rng(6)
+    with Largest() as largest:
+        open_device("torch").nearest_two(rng.normal(size=(5000, 2)), rng.normal(size=(200, 2)))
+    assert 0 < largest.n_entries < 200_000
 
 
 def test_a_device_is_open_inside_a_context():
