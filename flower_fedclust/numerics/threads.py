@@ -87,7 +87,7 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
             with turn:
                 results.append(result)
                 item = next(source)
-            with one_thread():
+            with one_thread(), jobs(1):  # a function that maps by itself starts no more threads
                 result.set_result(function(item))
         except StopIteration:
             result.set_exception(_EndError())

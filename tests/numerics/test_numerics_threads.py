@@ -1,12 +1,12 @@
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, get_ident
 
 import numpy as np
 import pytest
 import threadpoolctl
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.numerics.threads import jobs, mapped, one_thread
 
 
 def threads(user_api=None):
@@ -141,3 +141,15 @@ def test_a_context_works_in_a_thread_after_it_was_used_in_another(pool):
     with one_thread():
         assert blas_threads() == {1}
     assert blas_threads() == {2}
+
+
+def test_a_thread_that_maps_by_itself_starts_no_more_threads():
+    def inner(_):
+        return get_ident()
+
+    def outer(_):
+        return get_ident(), list(mapped(inner, range(20), -1))
+
+    with jobs(3):
+        found = list(mapped(outer, range(6)))
+    assert all(inside == [own] * 20 for own, inside in found)
