@@ -65,8 +65,9 @@ Labels = NDArray[np.intp]
 #: By default a client has this many prototypes for each cluster, so that a cluster can have any form.
 PROTOTYPES_PER_CLUSTER = 10
 
-#: A client with many rows has at least one prototype for this many rows, up to :data:`MOST_PROTOTYPES`.
-ROWS_PER_PROTOTYPE = 25
+#: A client with many rows has at least one prototype for this many rows, up to :data:`MOST_PROTOTYPES`: for as many as
+#: a row and its ten neighbors, because a larger prototype can bridge a gap that the client's graph does not bridge.
+ROWS_PER_PROTOTYPE = 11
 
 #: The most prototypes to which many rows lead.
 MOST_PROTOTYPES = 100
@@ -210,7 +211,7 @@ class SPPFGC(StructuralGraphStrategy):
     ----------
     n_prototypes : int, optional
         Prototypes of each client, at most half the number of its rows; by default 10 for each
-        cluster, or one for 25 rows if that is more, up to 100.
+        cluster, or one for 11 rows if that is more, up to 100.
 
     References
     ----------

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from flower_fedclust.data import load_dataset
 from flower_fedclust.engine import ClientData, DataError, Reply
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import (
@@ -15,6 +16,7 @@ from flower_fedclust.strategies.spp_fgc import spp_fgc
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     SPPFGCClient,
     atoms,
+    n_atoms_of,
     read_uploads,
 )
 
@@ -83,6 +85,29 @@ def test_atoms_are_parts_of_the_clusters():
     labels = atoms(CLUMPS, 2, np.random.default_rng(0))
     assert np.array_equal(np.unique(labels), [0, 1])
     assert all(len(set(labels[i : i + 6])) == 1 for i in range(0, 30, 6))
+
+
+def test_atoms_of_many_rows_do_not_bridge_the_gaps_between_rings():
+    rings = load_dataset("rings-20d", n_rows=1250, radii=(1.0, 2.0, 3.0, 4.0, 5.0))
+    labels = atoms(rings.rows, n_atoms_of(1250, 5, 0), np.random.default_rng(0))
+    pairs = np.unique(np.column_stack([labels, np.asarray(rings.labels)]), axis=0)
+    assert len(pairs) == len(np.unique(labels))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clusters", "wanted", "expected"),
+    # Ten for each cluster; one for 11 rows; 100; half of the rows; the number that was asked for.
+    [
+        (200, 3, 0, 30),
+        (660, 3, 0, 60),
+        (5000, 3, 0, 100),
+        (5000, 12, 0, 120),
+        (40, 3, 0, 20),
+        (660, 3, 7, 7),
+    ],
+)
+def test_number_of_atoms_by_default(n_rows, n_clusters, wanted, expected):
+    assert n_atoms_of(n_rows, n_clusters, wanted) == expected
 
 
 # Equal rows
