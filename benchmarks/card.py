@@ -3,9 +3,10 @@
     python benchmarks/card.py                 the first card
     python benchmarks/card.py torch           PyTorch on the processor, to try this script where no card is
     python benchmarks/card.py cuda --rows 10_000_000 --columns 384 --clusters 1000
+    python benchmarks/card.py cuda --rows 10_000_000 --whole
 
-The last line also times rounds of k-means with all rows on the card; and beside them the same on all cores, PyTorch's
-own float32, and flash-kmeans if it is installed.
+The third line also times rounds of k-means with all rows on the card; and beside them the same on all cores, PyTorch's
+own float32, and flash-kmeans if it is installed. The last one times a whole run of private-kmeans in place of rounds.
 """
 
 from __future__ import annotations
@@ -123,6 +124,50 @@ def time_rounds(device: str, n_rows: int, n_columns: int, n_clusters: int) -> No
     _three_times("the same in IEEE float32 of PyTorch", partial(_round_of_floats, floats, points))
 
 
+def time_whole_run(device: str, n_rows: int, n_columns: int, n_clusters: int) -> None:
+    """Time private-kmeans at epsilon 1 on rows of norm 1 around random means, and the clients' part of this time."""
+    rng, clients = np.random.default_rng(0), list[NDArray[np.float64]]()
+    means = rng.standard_normal((n_clusters, n_columns), dtype=np.float32)
+    for seed in range(4):
+        clients.append(np.empty((n_rows // 4, n_columns)))
+        fill = partial(_fill, clients[-1], means)
+        parts = np.array_split(np.arange(n_rows // 4), 64)
+        list(mapped(fill, [(part, [seed, index]) for index, part in enumerate(parts)], -1))
+    seconds, reply = list[float](), ByRow.reply
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        arrays = reply(*args, **kwargs)
+        seconds.append(time.perf_counter() - start)
+        return arrays
+
+    ByRow.reply = timed  # type: ignore[method-assign]
+    start = time.perf_counter()
+    result = fc.simulate(
+        "private-kmeans",
+        clients,
+        n_clusters=n_clusters,
+        seed=0,
+        epsilon=1.0,
+        max_norm=1.0,
+        device=device,
+    )
+    whole = time.perf_counter() - start
+    ByRow.reply = reply  # type: ignore[method-assign]
+    print(f"private-kmeans on {n_rows:,} x {n_columns}, {n_clusters} clusters: {whole:.1f} s")
+    print(f"  {len(seconds)} answers of clients: {sum(seconds):.1f} s; {result.metrics}")
+
+
+def _fill(
+    rows: NDArray[np.float64], means: NDArray[np.float32], part: tuple[NDArray[np.intp], list[int]]
+) -> None:
+    places, seed = part
+    rng = np.random.default_rng(seed)
+    few = 0.5 * rng.standard_normal((len(places), rows.shape[1]), dtype=np.float32)
+    few += means[rng.integers(len(means), size=len(places))]
+    rows[places[0] : places[-1] + 1] = few / np.linalg.norm(few, axis=1, keepdims=True)
+
+
 def time_flash_kmeans(n_rows: int, n_columns: int, n_clusters: int) -> None:
     """Time steps of flash-kmeans, whose float32 is TF32, on rows of as many columns as it takes: a power of two."""
     import torch
@@ -195,10 +240,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--columns", type=int, default=384)
     parser.add_argument("--clusters", type=int, default=1000)
+    parser.add_argument("--whole", action="store_true")
     given = parser.parse_args()
     print(f"device: {open_device(given.device).name}")
     different = compare_runs(given.device, given.run_rows)
-    if given.rows:
+    if given.rows and given.whole:
+        time_whole_run(given.device, given.rows, given.columns, given.clusters)
+    elif given.rows:
         time_rounds(given.device, given.rows, given.columns, given.clusters)
         if given.device.startswith("cuda"):
             time_flash_kmeans(given.rows, given.columns, given.clusters)
