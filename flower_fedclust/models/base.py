@@ -28,6 +28,9 @@ from flower_fedclust.outside import parsing, read_arrays
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
+#: The entries of the largest array of a thread that clusters rows: 8 MB of float64.
+CLUSTERED_ENTRIES = 2**20
+
 _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 
@@ -252,7 +255,8 @@ class RowModel(Model):
         """Return labels and cost of rows, a block of rows at a time."""
         checked = self._checked(rows)
         labels, cost, start = np.empty(len(checked), dtype=np.intp), 0.0, 0
-        parts = (checked[block] for block in blocks(len(checked), self._widest))
+        pieces = blocks(len(checked), self._widest, block_entries=CLUSTERED_ENTRIES)
+        parts = (checked[block] for block in pieces)
         threads = threads_for(checked.size * self.n_clusters)
         for answer in mapped(self.cluster_block, parts, threads):
             labels[start : start + len(answer.labels)] = answer.labels

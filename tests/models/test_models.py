@@ -136,14 +136,14 @@ def test_clusters_and_cost_do_not_depend_on_the_other_rows(model, monkeypatch):
     found = model.cluster(ROWS)
     assert (found.labels.dtype, type(found.cost)) == (np.intp, float)
     assert set(found.labels) <= set(range(model.n_clusters))
-    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 30)
+    monkeypatch.setattr("flower_fedclust.models.base.CLUSTERED_ENTRIES", 30)
     assert np.array_equal(model.predict(ROWS), found.labels)
     assert model.cost(ROWS) == pytest.approx(found.cost, rel=1e-4)
     assert [int(model.predict(row[None])[0]) for row in ROWS] == found.labels.tolist()
 
 
 def test_no_array_of_all_rows_and_clusters_is_made(monkeypatch):
-    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 100_000)
+    monkeypatch.setattr("flower_fedclust.models.base.CLUSTERED_ENTRIES", 100_000)
     model, rows = KMeansModel(RNG.normal(size=(400, 3))), RNG.normal(size=(20_000, 3))
     tracemalloc.start()
     model.predict(rows)
