@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.special import entr, rel_entr
 
 from flower_fedclust.data import Table, load_dataset
 from flower_fedclust.numerics.dictionary import codes, factors
@@ -13,7 +10,16 @@ from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.metrics import agreement, count_table
 from flower_fedclust.numerics.threads import one_thread
 from reproduce.attacks import clusters_from_codes, relative_errors, rows_from_codes
-from reproduce.measures import add_noise, agreement_scores, data, load, measure, run
+from reproduce.measures import (
+    WITHOUT_CLASS_0,
+    add_noise,
+    agreement_scores,
+    data,
+    load,
+    measure,
+    nmi_without_class_0,
+    run,
+)
 from reproduce.tables import Experiment
 
 #: λ_C, section D.3.
@@ -45,9 +51,7 @@ def agreement_and_kernel_error(experiment: Experiment, seed: int) -> dict[str, f
     result, clients = run(experiment, seed)
     scores = agreement_scores(result)
     if experiment.data in COUNTED_FROM_0:
-        classes, clusters = map(np.concatenate, (clients.labels, result.labels_of_clients))
-        table = count_table(classes, clusters, len(np.unique(classes)))
-        scores["NMI without class 0"] = nmi_without_class_0(np.stack(list(table.values())))
+        scores[WITHOUT_CLASS_0] = nmi_without_class_0(result, clients)
     if experiment.strategy == "fedsc":
         rows = add_noise(load(experiment.data), experiment.row_noise, seed).rows
         Z, bandwidth = result.model.dictionary_, result.model.bandwidth_
@@ -58,15 +62,6 @@ def agreement_and_kernel_error(experiment: Experiment, seed: int) -> dict[str, f
             )
             scores["relative kernel error"] = float(np.linalg.norm(F @ F.T - K) / np.linalg.norm(K))
     return scores
-
-
-def nmi_without_class_0(table: NDArray[np.int64]) -> float:
-    """Return the NMI of counts by class and cluster, without the first class and its matched cluster."""
-    _, matched = linear_sum_assignment(table, maximize=True)
-    shares = table[:, matched] / table.sum()
-    of_classes, of_clusters = shares.sum(axis=1)[1:], shares.sum(axis=0)[1:]
-    information = rel_entr(shares[1:, 1:], np.outer(of_classes, of_clusters)).sum()
-    return float(2.0 * information / (entr(of_classes).sum() + entr(of_clusters).sum()))
 
 
 @measure("attack on codes")

@@ -8,9 +8,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import entr, rel_entr
 
 from flower_fedclust.data import FederatedRows, Table, load_dataset, partition
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import accepted_parameters, make_strategy
 from flower_fedclust.results.result import Result
@@ -35,6 +38,9 @@ def _registered(registry: dict[str, Any], name: str) -> Callable[[Any], Any]:
 
     return register
 
+
+#: The column of `nmi_without_class_0`.
+WITHOUT_CLASS_0 = "NMI without class 0"
 
 #: Decorators that register a measure or a data set under its name in the TOML files.
 measure, data = partial(_registered, MEASURES), partial(_registered, DATA)
@@ -117,7 +123,22 @@ def agreement_scores(result: Result) -> dict[str, float]:
 @measure("agreement")
 def agreement_of(experiment: Experiment, seed: int) -> dict[str, float]:
     """Measure how well clusters and classes agree."""
-    return agreement_scores(run(experiment, seed)[0])
+    result, clients = run(experiment, seed)
+    scores = agreement_scores(result)
+    if WITHOUT_CLASS_0 in experiment.printed:
+        scores[WITHOUT_CLASS_0] = nmi_without_class_0(result, clients)
+    return scores
+
+
+def nmi_without_class_0(result: Result, clients: FederatedRows) -> float:
+    """Return the NMI without the first class and its matched cluster, as the program of FedSC's authors computes it."""
+    classes, clusters = map(np.concatenate, (clients.labels, result.labels_of_clients))
+    table = np.stack(list(count_table(classes, clusters, len(np.unique(classes))).values()))
+    _, matched = linear_sum_assignment(table, maximize=True)
+    shares = table[:, matched] / table.sum()
+    of_classes, of_clusters = shares.sum(axis=1)[1:], shares.sum(axis=0)[1:]
+    information = rel_entr(shares[1:, 1:], np.outer(of_classes, of_clusters)).sum()
+    return float(2.0 * information / (entr(of_classes).sum() + entr(of_clusters).sum()))
 
 
 def epsilon_of(column: str) -> float | None:

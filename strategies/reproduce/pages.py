@@ -136,8 +136,7 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
         for own in (True, False):
             group = [one for one in printed if paper.is_own(*one[:2]) == own]
             if group:
-                reasons = table.reasons if own else (*table.reasons, *paper.reasons_of_others)
-                yield _line_of_group(paper, table, group, reasons, figures)
+                yield _line_of_group(paper, table, group, _reasons_of(paper, table, own), figures)
         if not printed:
             of_table = [
                 kept for key, kept in figures.items() if key[:2] == (paper.name, table.name)
@@ -167,6 +166,14 @@ def lines_of(paper: Paper, figures: Mapping[Key, Kept]) -> Iterator[Line]:
             measured=_when(*substitutes) if substitutes else "",
             reasons=(reason,),
         )
+
+
+def _reasons_of(paper: Paper, table: PaperTable, own: bool) -> tuple[str, ...]:
+    """Return why figures of a table can differ: of the paper's own methods, or of those beside them."""
+    if own:
+        return table.reasons
+    of_all = (reason for reason in table.reasons if reason not in paper.reasons_of_own)
+    return (*of_all, *paper.reasons_of_others)
 
 
 def _line_of_group(

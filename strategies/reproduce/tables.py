@@ -5,9 +5,10 @@ the group stands for all combinations. ``method`` names an entry of ``[methods]`
 "@methods" are all of them. The fields of `Experiment` are settings; everything else is a parameter of the strategy.
 ``settings`` of a table apply to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]``
 replaces values by words. ``because`` of a table names entries of ``[reasons]``: why our figures can differ from the
-printed ones; the entry "others" is for methods beside the paper's own. What stands at the top of the file is the
-default of all tables; ``[groups]`` has rows that several tables share. ``[not_reproduced]`` gives reasons for items
-without a table, and ``[instead]`` the tables that stand in for some of them.
+printed ones; the entry "others" is for methods beside the paper's own, and entries that begin with "own-" are not.
+What stands at the top of the file is the default of all tables; ``[groups]`` has rows that several tables share.
+``[not_reproduced]`` gives reasons for items without a table, and ``[instead]`` the tables that stand in for some of
+them.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class Paper:
     not_reproduced: Mapping[str, str]  #: From a table, figure or data set to the reason.
     items: tuple[str, ...] = ()  #: Every table and figure of the paper: "Table 1", "Figure 2".
     strategies: tuple[str, ...] = ()  #: The paper's own ones, or how their names begin.
+    reasons_of_own: tuple[str, ...] = ()  #: Reasons that concern the paper's own methods only.
     reasons_of_others: tuple[str, ...] = ()  #: Why figures of methods beside them can differ.
     #: From an item that is not reproduced to the tables that stand in for it.
     instead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -205,6 +207,7 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
         text["not_reproduced"],
         tuple(text.get("items", ())),
         (path.stem, *text.get("strategies", ())),
+        tuple(reason for name, reason in reasons.items() if name.startswith("own-")),
         tuple(reasons[name] for name in ("others",) if name in reasons),
         {item: tuple(names) for item, names in text.get("instead", {}).items()},
     )

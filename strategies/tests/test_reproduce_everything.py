@@ -226,9 +226,12 @@ def test_the_papers_own_methods_have_a_line_of_their_own(toys, tmp_path):
     figures = read_kept(tmp_path / "kept") | {
         ("toys", "toy", "k-FED", "accuracy"): Kept(2, Figure(2.0), "2024-05-01", 1)
     }
-    (tmp_path / "toys.toml").write_text('strategies = ["k-fed"]\n' + TOML)
+    text = TOML.replace('because = ["small"]', 'because = ["small", "own-recipe"]')
+    text = text.replace("[reasons]\n", '[reasons]\nown-recipe = "our recipe is old."\n')
+    (tmp_path / "toys.toml").write_text('strategies = ["k-fed"]\n' + text)
     own, others, *_ = lines_of(find_paper("toys", tmp_path), figures)
-    assert (own.what, own.reasons) == ("k-FED: accuracy", ("our toys are small.",))
+    assert own.what == "k-FED: accuracy"
+    assert own.reasons == ("our toys are small.", "our recipe is old.")
     assert others.what == "pooled: accuracy"
     assert others.reasons == ("our toys are small.", "nobody knows the others.")
 
