@@ -200,9 +200,8 @@ class Torch:
     ) -> Labels:
         """Return the nearest points. PyTorch's addmm would do both steps at once, but is half as fast on a card."""
         if self.is_card:
-            self.xp.cuda.set_device(
-                self._device
-            )  # cuBLAS warns of a new thread that has not done so
+            # Otherwise cuBLAS warns of a new thread.
+            self.xp.cuda.set_device(self._device)
         twice_held, squares_held = self._held_points(twice, squares)
         held = self.xp.empty(len(rows), dtype=self.xp.int64, device=self._device)
         cached = max(CACHED_ENTRIES, 64 * len(squares))
@@ -231,24 +230,29 @@ class Torch:
         """
         origin, offsets = from_the_first(centers)
         twice, squares = to_compare(offsets)
-        points, largest = (self.hold(twice), self.hold(squares)), squares.max()
-        labels, unclear = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=bool)
-        least, next_least = np.empty(len(rows)), np.empty(len(rows))
-        cached = max(CACHED_ENTRIES, 64 * len(squares))
-        for block in blocks(
-            len(rows), len(squares), block_entries=self.entries(cached, COMPARED_ON_CARD)
-        ):
+        held_twice, held_squares = self.hold(twice), self.hold(squares)
+        labels = np.empty(len(rows), dtype=np.intp)
+        first = np.empty(len(rows))
+        second = np.empty(len(rows))
+        unclear = np.empty(len(rows), dtype=bool)
+
+        most = self.entries(max(CACHED_ENTRIES, 64 * len(squares)), COMPARED_ON_CARD)
+        for block in blocks(len(rows), len(squares), block_entries=most):
             few = rows[block] if origin is None else rows[block] - origin
-            labels[block], *found = self._two_smallest(self.hold(few), *points)
             square_norms = np.einsum("ij,ij->i", few, few)
-            first, second = (values + square_norms for values in found)
-            least[block], next_least[block] = np.maximum(first, 0.0), np.maximum(second, 0.0)
-            rounding = ROUNDING * rows.shape[1] * (square_norms + largest)
-            unclear[block] = ~(next_least[block] > least[block] + rounding)
+            nearest, least, next_least = self._two_smallest(
+                self.hold(few), held_twice, held_squares
+            )
+            labels[block] = nearest
+            first[block] = np.maximum(least + square_norms, 0.0)
+            second[block] = np.maximum(next_least + square_norms, 0.0)
+            rounding = ROUNDING * rows.shape[1] * (square_norms + squares.max())
+            unclear[block] = ~(second[block] > first[block] + rounding)
+
         for block in compared_together(len(rows), len(squares)):
             if unclear[block].any():
-                labels[block], least[block], next_least[block] = nearest_two(rows[block], centers)
-        return labels, least, next_least
+                labels[block], first[block], second[block] = nearest_two(rows[block], centers)
+        return labels, first, second
 
     def _two_smallest(
         self, rows: Held, twice: Held, squares: Held

@@ -73,7 +73,7 @@ def _compared_by_product(
 ) -> Iterator[tuple[slice, Floats, Floats]]:
     """Yield blocks of rows: their place, the rows from the origin, and their ``||c||^2 - 2 x.c`` to all points.
 
-    The next block overwrites these values: threads that allocate arrays of this size again and again hinder each other.
+    The next block overwrites these values, so that memory is allocated once.
     """
     most = _most_compared(len(squares))
     buffer = np.empty((min(most // len(squares), len(rows)), len(squares)))
@@ -125,13 +125,12 @@ def nearest_two(rows: Floats, centers: Floats) -> tuple[Labels, Floats, Floats]:
     """
     origin, offsets = from_the_first(centers)
     twice, squares = to_compare(offsets)
-    labels, first, second = (
-        np.empty(len(rows), dtype=np.intp),
-        np.empty(len(rows)),
-        np.empty(len(rows)),
-    )
+    labels = np.empty(len(rows), dtype=np.intp)
+    first = np.empty(len(rows))
+    second = np.empty(len(rows))
     for block, few, distances in _compared_by_product(rows, twice, squares, origin):
-        found, index = distances.argmin(axis=1, out=labels[block]), np.arange(len(few))
+        found = distances.argmin(axis=1, out=labels[block])
+        index = np.arange(len(few))
         from_origin = np.einsum("ij,ij->i", few, few)
         first[block] = distances[index, found] + from_origin
         distances[index, found] = np.inf
@@ -153,13 +152,14 @@ def nearest_of_each(rows: Floats, runs: Floats) -> tuple[Labels, Floats]:
     def compare(part: tuple[slice, slice]) -> None:
         some_rows, some_runs = part
         centers = offsets.reshape(runs.shape)[some_runs].reshape(-1, n_columns)
-        of_rows, of_labels = squared[some_runs, some_rows], labels[some_runs, some_rows]
+        own_labels = labels[some_runs, some_rows]
+        own_squared = squared[some_runs, some_rows]
         compared = _compared_by_product(rows[some_rows], *to_compare(centers), origin)
         for block, few, values in compared:
             of_runs = values.reshape(len(few), -1, k)
-            of_labels[:, block] = of_runs.argmin(axis=2).T
+            own_labels[:, block] = of_runs.argmin(axis=2).T
             from_origin = np.einsum("ij,ij->i", few, few)
-            of_rows[:, block] = np.maximum(of_runs.min(axis=2).T + from_origin, 0.0)
+            own_squared[:, block] = np.maximum(of_runs.min(axis=2).T + from_origin, 0.0)
 
     parts = product(
         blocks(len(rows), 1, block_entries=COMPARED_ROWS),

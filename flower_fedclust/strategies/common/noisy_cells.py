@@ -192,12 +192,14 @@ def best_solutions(
     cells, and their spread is uncertain. Half of the k-means weight the cells by a bootstrap, so that they end in other
     minima.
     """
-    n_tries = int(np.clip(MOST_TRIED / (20 * cells.means.size * n_clusters), FEWEST_TRIES, N_TRIES))
+    work = 20 * cells.means.size * n_clusters
+    n_tries = int(np.clip(MOST_TRIED / work, FEWEST_TRIES, N_TRIES))
     weights = np.tile(cells.counts, (n_tries, 1))
     weights[1::2] *= rng.exponential(size=weights[1::2].shape)
-    solutions: list[tuple[float, Floats]] = []
     runs = kmeans_of_cells(cells.means, weights, n_clusters, rng)
-    costs = nearest_of_each(cells.means, runs)[1] @ cells.counts
+    _, squared = nearest_of_each(cells.means, runs)
+    costs = squared @ cells.counts
+    solutions: list[tuple[float, Floats]] = []
     for cost, centers in zip(costs.tolist(), runs, strict=True):
         if all(abs(cost - other) > 1e-6 * cost for other, _ in solutions):
             solutions.append((cost, centers))
@@ -206,7 +208,8 @@ def best_solutions(
     best = np.stack([centers for _, centers in solutions[: 2 * n_wanted]])
     still = STILL_REFINED * float(rows.var(axis=0).mean())
     refined = lloyd_of_each(rows, np.ones(len(rows)), best, MOST_REFINED, still=still)
-    order = np.argsort(nearest_of_each(rows, refined)[1].sum(axis=1), kind="stable")
+    _, squared = nearest_of_each(rows, refined)
+    order = np.argsort(squared.sum(axis=1), kind="stable")
     pairs = zip((centers for _, centers in solutions), refined[order], strict=False)
     return different(
         [centers for pair in pairs for centers in pair],

@@ -741,7 +741,8 @@ def _cost_of_best(
     """
     places = np.stack([solution.centers @ space.inside for solution in solutions])
     mean_square = float((rows**2).sum(axis=1).mean())
-    cost = float((nearest_of_each(rows, places)[1].mean(axis=1) + elsewhere).min())
+    _, squared = nearest_of_each(rows, places)
+    cost = float((squared.mean(axis=1) + elsewhere).min())
     all_rows = max(space.total, space.total_inside)
     return max(all_rows - space.elsewhere - (mean_square - cost), LEAST_COST * all_rows)
 
