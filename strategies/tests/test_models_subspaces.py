@@ -25,7 +25,7 @@ def test_a_cluster_without_a_basis_gets_no_row():
 
 
 def test_no_array_of_all_rows_and_clusters_is_made(monkeypatch):
-    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 100_000)
+    monkeypatch.setattr("flower_fedclust.models.base.CLUSTERED_ENTRIES", 100_000)
     rng = np.random.default_rng(4)
     model, rows = (
         SubspaceModel(unit_rows(rng.normal(size=(400, 3)))[:, None]),
