@@ -691,26 +691,32 @@ def _another_run(
 
     It starts from the best of a few k-means solutions of cells with new noise, in the directions of the search.
     """
-    errors, directions, k = table.errors, table.directions, len(table.errors)
-    means = cells.means + noise * (cells.of_sums / cells.counts)[:, None] * rng.standard_normal(
-        cells.means.shape
-    )
-    counts = np.maximum(
-        cells.counts + noise * cells.of_counts * rng.standard_normal(len(means)), 1.0
-    )
+    errors, directions = table.errors, table.directions
+    k = len(errors)
+
+    of_means = rng.standard_normal(cells.means.shape) * (cells.of_sums / cells.counts)[:, None]
+    of_counts = rng.standard_normal(len(cells.counts)) * cells.of_counts
+    means = cells.means + noise * of_means
+    counts = np.maximum(cells.counts + noise * of_counts, 1.0)
+
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
-    costs = nearest_of_each(means, starts)[1] @ counts
+    _, squared = nearest_of_each(means, starts)
+    costs = (squared @ counts).astype(np.float32)
+
     # A run compares n_compared solutions by their costs on the rows: those that cost least on the cells.
-    _, distinct = np.unique(np.asarray(costs, dtype=np.float32), return_index=True)
-    best = starts[distinct[: table.n_compared]]
-    if len(best) > 1:
-        of_rows = nearest_of_each(table.shared, best)[1] @ table.weights[:N_SHARED]
-        best = best[of_rows.argmin() :]
+    _, distinct = np.unique(costs, return_index=True)
+    compared = starts[distinct[: table.n_compared]]
+    best = compared[0]
+    if len(compared) > 1:
+        _, squared = nearest_of_each(table.shared, compared)
+        of_rows = squared @ table.weights[:N_SHARED]
+        best = compared[of_rows.argmin()]
+
     of_inside = rng.standard_normal((k, directions.shape[1])) * np.sqrt(2 * errors[:, :1])
     of_rest = rng.standard_normal((k, len(directions))) * np.sqrt(2 * errors[:, 1:])
     rest = of_rest - of_rest @ directions @ directions.T
-    return best[0], noise * (of_inside @ directions.T + rest)
+    return best, noise * (of_inside @ directions.T + rest)
 
 
 def adjusted_rand(first: Labels, other: Labels, n_clusters: int) -> float:

@@ -751,10 +751,11 @@ def _compared(
     strategy: SearchStrategy, space: Space, rows: Floats, solutions: list[Solution]
 ) -> Generator[Round, Total, Compared]:
     """Compare solutions by their noisy costs, which are known up to a constant that is the same for all solutions."""
-    places, units = [solution.centers @ space.inside for solution in solutions], space.units
-    noise = strategy.noise_of("costs")
-    clip = bound_of_costs(rows, places, space.n_rows, units.rows_each * noise, units.of_vectors)
+    units = space.units
     centers = np.stack([solution.centers for solution in solutions])
+    places = [solution.centers @ space.inside for solution in solutions]
+    noise = units.rows_each * strategy.noise_of("costs")
+    clip = bound_of_costs(rows, places, space.n_rows, noise, units.of_vectors)
     question = SearchClient.costs.asked(centers, frame=space.frame, bound=clip.bound)
     (costs,) = received = yield strategy.summed(question, "costs", at_most=(clip.norm,))
     of_a_row = (units.rows_each * costs + clip.lost) / space.n_rows
