@@ -30,6 +30,7 @@ from flower_fedclust.numerics.kmeans import (
     compared_together,
     from_the_first,
     nearest_by_product,
+    nearest_in_each_by_product,
     nearest_two,
     to_compare,
 )
@@ -86,6 +87,8 @@ class Host:
     #: Returns, for each row x, the index of the center c with the smallest ``||c||^2 - 2 x.c``; ties go to the lower
     #: index. If ``least``, an array on the device, is given, the smallest values are written to it.
     nearest = staticmethod(nearest_by_product)
+    #: Returns the same for the centers of each of several runs, of shape (n_runs, n_rows).
+    nearest_in_each = staticmethod(nearest_in_each_by_product)
     #: Returns the nearest center of each row, and the squared distances of it and of the second nearest. Rows and
     #: centers are any NumPy arrays, so that only the labels are the same on all devices.
     nearest_two = staticmethod(nearest_two)
@@ -198,21 +201,37 @@ class Torch:
     def nearest(
         self, rows: Held, twice: Floats, squares: Floats, least: Held | None = None
     ) -> Labels:
-        """Return the nearest points. PyTorch's addmm would do both steps at once, but is half as fast on a card."""
-        if self.is_card:
-            # Otherwise cuBLAS warns of a new thread.
-            self.xp.cuda.set_device(self._device)
-        twice_held, squares_held = self._held_points(twice, squares)
+        """Return the nearest points."""
         held = self.xp.empty(len(rows), dtype=self.xp.int64, device=self._device)
-        cached = max(CACHED_ENTRIES, 64 * len(squares))
-        for block in blocks(len(rows), len(squares), block_entries=self.entries(cached)):
-            distances = (rows[block] @ twice_held).add_(squares_held)
+        for block, distances in self._compared(rows, twice, squares):
             found = held[block] = distances.argmin(dim=1)
             if least is not None:
                 least[block] = distances.gather(1, found[:, None])[:, 0]
         labels: Labels = self.host(held)
         self._last_labels = ref(labels), held
         return labels
+
+    def nearest_in_each(self, rows: Held, twice: Floats, squares: Floats, n_runs: int) -> Labels:
+        """Return the nearest points of each run."""
+        held = self.xp.empty((n_runs, len(rows)), dtype=self.xp.int64, device=self._device)
+        for block, distances in self._compared(rows, twice, squares):
+            of_runs = distances.view(len(distances), n_runs, -1)
+            held[:, block] = of_runs.argmin(dim=2).T
+        labels: Labels = self.host(held)
+        return labels
+
+    def _compared(self, rows: Held, twice: Floats, squares: Floats) -> Iterator[tuple[slice, Held]]:
+        """Yield blocks of rows: their place, and their ``||c||^2 - 2 x.c`` to all points.
+
+        PyTorch's addmm would do both steps at once, but is half as fast on a card.
+        """
+        if self.is_card:
+            # Otherwise cuBLAS warns of a new thread.
+            self.xp.cuda.set_device(self._device)
+        twice_held, squares_held = self._held_points(twice, squares)
+        cached = max(CACHED_ENTRIES, 64 * len(squares))
+        for block in blocks(len(rows), len(squares), block_entries=self.entries(cached)):
+            yield block, (rows[block] @ twice_held).add_(squares_held)
 
     def _held_points(self, twice: Floats, squares: Floats) -> tuple[Held, Held]:
         """Copy points to the device, or return the last copy: all batches of a round are compared with the same."""

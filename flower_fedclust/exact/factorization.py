@@ -243,6 +243,6 @@ def clipped_center_gradient(
         # This subtracts more than rounding can have added.
         directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**bits * (1.0 - 2.0**-40)))
         finer = unit - (exponent - BITS + dropped)
-        pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)
+        pulls = truncated_to_ball(residuals, None, finer, *within, 2)
         gradient += (directions.T @ pulls).astype(np.int64)
     return gradient, unit - bits

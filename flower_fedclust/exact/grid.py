@@ -170,7 +170,7 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
 
 def truncated_to_ball(
     rows: Held,
-    origin: Floats,
+    origin: Floats | None,
     exponent: int,
     bound: float,
     limit: float,
@@ -179,28 +179,38 @@ def truncated_to_ball(
 ) -> Held:
     """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
-    A difference that overflows is infinite and never NaN, because rows and origin are finite.
+    Without an origin nothing is subtracted. A difference that overflows is infinite and never NaN, because rows and
+    origin are finite.
     """
     device = device_of(rows)
     on_grid = device.empty(rows.shape) if out is None else out
-    held_origin = device.hold(origin)
-    scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
+    held_origin = None if origin is None else device.hold(origin)
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(
             len(rows), max(1, rows.shape[1]), block_entries=device.entries(BLOCK_ENTRIES)
         ):
-            part = on_grid[block]
-            device.xp.subtract(rows[block], held_origin, out=part)
-            if scale is not None:
-                part *= scale
-            else:  # rows may be denormal, or near the largest float
-                part[:] = device.hold(np.ldexp(device.host(part), -exponent))
-            device.xp.trunc(part, out=part)
+            part, in_units = on_grid[block], rows[block]
+            if held_origin is not None:
+                in_units = device.xp.subtract(in_units, held_origin, out=part)
+            if exponent:
+                in_units = _in_units(in_units, exponent, part)
+            device.xp.trunc(in_units, out=part)
             # Written as "not within", so that NaN counts as too long.
             long = ~(integer_norms(part, norm) <= limit)
             if long.any():
-                part[long] = _clipped(rows[block][long], origin, exponent, bound, limit, norm)
+                from_here = np.zeros(rows.shape[1]) if origin is None else origin
+                part[long] = _clipped(rows[block][long], from_here, exponent, bound, limit, norm)
     return on_grid
+
+
+def _in_units(rows: Held, exponent: int, out: Held) -> Held:
+    """Divide rows by the unit ``2**exponent``."""
+    device = device_of(rows)
+    if -1022 <= exponent <= 1022:
+        return device.xp.multiply(rows, math.ldexp(1.0, -exponent), out=out)
+    # Rows may be denormal, or near the largest float.
+    out[:] = device.hold(np.ldexp(device.host(rows), -exponent))
+    return out
 
 
 def integer_norms(rows: Held, norm: int) -> Held:

@@ -99,9 +99,7 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     for block in blocks(len(kernel), max(n_points, n_features), block_entries=BLOCK_ENTRIES):
         products: Floats = np.rint(kernel[block] * kernel_unit) @ directions
         products *= 1.0 / kernel_unit
-        features[block] = truncated_to_ball(
-            products, np.zeros(n_features), exponent - scale, *within, 2
-        )
+        features[block] = truncated_to_ball(products, None, exponent - scale, *within, 2)
     return features, exponent
 
 

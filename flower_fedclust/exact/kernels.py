@@ -124,7 +124,7 @@ def normalized_moment(
         rounded = np.rint(np.ldexp(F, -unit))
         long = ~(integer_norms(rounded, 2) <= limit)
         if long.any():
-            rounded[long] = truncated_to_ball(F[long], np.zeros(F.shape[1]), unit, radius, limit, 2)
+            rounded[long] = truncated_to_ball(F[long], None, unit, radius, limit, 2)
         rounded = rooted(rounded)
         if stack is None:
             moment += (rounded.T @ rounded).astype(np.int64)

@@ -30,7 +30,13 @@ from flower_fedclust.exact.grid import (
 from flower_fedclust.exact.kernel_sums import gaussian_kernel
 from flower_fedclust.exact.lemmas import proven
 from flower_fedclust.exact.subjects import divisor, parted
-from flower_fedclust.exact.sums import cluster_sums, nearest_point, project_rows, sums_at
+from flower_fedclust.exact.sums import (
+    cluster_sums,
+    nearest_in_each,
+    nearest_point,
+    project_rows,
+    sums_at,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -69,7 +75,7 @@ class Rows:
             )
         given = np.asarray(self.held, dtype=np.float64)
         within = ball_in_units(float(self.radius), self.norm, self.exponent)
-        clipped = truncated_to_ball(given, np.zeros(given.shape[1]), 0, *within, self.norm)
+        clipped = truncated_to_ball(given, None, 0, *within, self.norm)
         clipped.flags.writeable = False
         object.__setattr__(self, "held", clipped)
 
@@ -135,6 +141,17 @@ class Rows:
         labels.flags.writeable = False
         vars(self)["nearest_points"] = Nearest(on_grid, labels, least)
         return labels
+
+    def nearest_in_each(self, runs: Floats) -> Labels:
+        """Return the nearest public point of each of several runs, of shape (n_runs, n_rows).
+
+        ``runs`` has the shape (n_runs, n_points, n_columns). The labels are the ones of :meth:`nearest`.
+        """
+        points = runs.reshape(-1, self.n_columns)
+        is_beyond = _reach_exponent(points, 0.0) - BITS > self.exponent
+        if is_beyond or len(runs) == 1:
+            return np.stack([self.nearest(points) for points in runs])
+        return nearest_in_each(self.held, self.points(points), len(runs))
 
     def kernel(self, points: Floats, gamma: float) -> Floats:
         """Return ``exp(-gamma ||x - y||^2)`` for each row x and public point y, of shape (n_rows, n_points)."""
@@ -203,8 +220,7 @@ class Rows:
         unit_exponent(radius)
         radius = min(radius, self.radius)
         within = ball_in_units(radius, self.norm, self.exponent)
-        zeros = np.zeros(self.n_columns)
-        return self._with(truncated_to_ball(self.held, zeros, 0, *within, self.norm), radius=radius)
+        return self._with(truncated_to_ball(self.held, None, 0, *within, self.norm), radius=radius)
 
 
 R = TypeVar("R", bound=Rows)
@@ -320,8 +336,7 @@ def _one_by_one(
     device, exponent = device_of(rows.held), unit_exponent(bound)
     differences = rows.held - device.hold(points)[device.index(labels)]  # of integers: exact
     within = ball_in_units(float(bound), 2, exponent)
-    zeros = np.zeros(points.shape[1])
-    clipped = truncated_to_ball(differences, zeros, exponent - rows.exponent, *within, 2)
+    clipped = truncated_to_ball(differences, None, exponent - rows.exponent, *within, 2)
     made = clipped_already(Rows, clipped, exponent, bound)
     return made if constant is None else made.with_constant(constant)
 

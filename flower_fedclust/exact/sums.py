@@ -69,6 +69,15 @@ def nearest_point(rows: Held, points: Floats, least: Held | None = None) -> Labe
     return device_of(rows).nearest(rows, *_to_compare(points), least=least)
 
 
+def nearest_in_each(rows: Held, points: Floats, n_runs: int) -> Labels:
+    """Return the nearest point of each of several runs, of shape (n_runs, n_rows), as :func:`nearest_point` does.
+
+    The points of the first run come first, then those of the second; each run has equally many. One product compares
+    all of them, which takes half the time of a product for each run.
+    """
+    return device_of(rows).nearest_in_each(rows, *_to_compare(points), n_runs)
+
+
 _to_compare = made_once(to_compare)
 
 
@@ -168,7 +177,7 @@ def project_rows(rows: Held, directions: Floats, radius: float, *, norm: int = 2
     """
     projected = rows @ device_of(rows).hold(directions_onto_grid(directions))
     bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
-    return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
+    return truncated_to_ball(projected, None, 0, bound, limit, norm)
 
 
 # Second moments.

@@ -68,6 +68,18 @@ def nearest_by_product(
     return labels
 
 
+def nearest_in_each_by_product(rows: Floats, twice: Floats, squares: Floats, n_runs: int) -> Labels:
+    """Return the nearest center of each row in each of several runs, of shape (n_runs, n_rows), by one product.
+
+    ``twice`` and ``squares`` hold the centers of the first run, then of the second, and so on; each run has equally
+    many.
+    """
+    labels = np.empty((n_runs, len(rows)), dtype=np.intp)
+    for block, few, distances in _compared_by_product(rows, twice, squares, None):
+        labels[:, block] = distances.reshape(len(few), n_runs, -1).argmin(axis=2).T
+    return labels
+
+
 def _compared_by_product(
     rows: Floats, twice: Floats, squares: Floats, origin: Floats | None
 ) -> Iterator[tuple[slice, Floats, Floats]]:
@@ -77,10 +89,12 @@ def _compared_by_product(
     """
     most = _most_compared(len(squares))
     buffer = np.empty((min(most // len(squares), len(rows)), len(squares)))
+    # NumPy adds two whole arrays several times as fast as an array and a short vector.
+    for_each_row = np.tile(squares, (len(buffer), 1))
     for block in compared_together(len(rows), len(squares)):
         few = rows[block] if origin is None else rows[block] - origin
         distances = np.matmul(few, twice, out=buffer[: len(few)])
-        distances += squares
+        distances += for_each_row[: len(few)]
         yield block, few, distances
 
 

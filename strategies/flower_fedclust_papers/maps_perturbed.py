@@ -298,7 +298,7 @@ class PerturbedMapClient(PerturbedRowsClient, FederatedMapClient):
         nearest, farthest = of_zero - math.floor(bound), of_zero + math.floor(bound)
         distances = np.empty((len(rows), len(Y)), dtype=np.int64)
         for block in blocks(len(rows), len(Y)):
-            clipped = truncated_to_ball(rows.integers[block], zeros, 0, bound, limit, 2)
+            clipped = truncated_to_ball(rows.integers[block], None, 0, bound, limit, 2)
             distances[block] = np.clip(
                 np.sqrt(squared_distances(clipped, points)), nearest, farthest
             )

@@ -144,6 +144,8 @@ def answers(rows):
     yield terms.at(nearest, 6, offsets.with_constant(bound / 7))
     yield terms.at(np.where(nearest == 2, -1, nearest), 6, offsets)
     yield terms.at(rows.nearest(1e3 * points), 6, rows)
+    for labels in rows.nearest_in_each(np.stack([points, -points, points / 2])):
+        yield terms.at(labels, 6, rows)
     yield terms.total(rows)
     yield terms.total(rows.with_constant(rows.radius / 3))
     yield terms.total(rows.clipped(bound))

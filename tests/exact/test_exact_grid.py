@@ -23,6 +23,7 @@ from flower_fedclust.exact.grid import (
     scaled_to,
     unit_exponent,
 )
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import (
     DIRECTION_BITS,
     cluster_sums,
@@ -260,6 +261,23 @@ def test_a_tie_goes_to_the_lowest_index_with_any_rows_beside():
     for batch in (1, 2, 3, 17, 64):
         assert (nearest_point(np.tile(row, (batch, 1)), pair) == 0).all()
         assert (nearest_point(np.tile(row, (batch, 1)), pair[::-1].copy()) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n_runs", "n_points", "n_rows", "factor"),
+    [(3, 4, 7000, 1), (2, 1, 10, 1), (60, 20, 900, 1), (1, 5, 50, 1), (2, 3, 0, 1), (3, 4, 500, 9)],
+)
+def test_one_product_finds_the_nearest_points_of_several_runs(n_runs, n_points, n_rows, factor):
+    # Points on integers have many ties. With the factor they lie outside the rows' ball.
+    rng = np.random.default_rng(4)
+    rows = Frame(np.zeros(3), 8.0).rows(rng.integers(-3, 4, size=(n_rows, 3)) * 1.0)
+    runs = rng.integers(-3, 4, size=(n_runs, n_points, 3)) * float(factor)
+    labels = rows.nearest_in_each(runs)
+    assert labels.shape == (n_runs, n_rows)
+    for run, found in zip(runs, labels, strict=True):
+        np.testing.assert_array_equal(found, rows.nearest(run))
+        squared = ((rows.values[:, None] - run) ** 2).sum(axis=2)
+        np.testing.assert_array_equal(found, squared.argmin(axis=1))
 
 
 @pytest.mark.parametrize(("n_rows", "n_clusters"), [(1, 1), (2, 6), (300, 6), (5000, 6)])

@@ -348,7 +348,7 @@ class StartsClient(FrameClient):
         n_starts, n_points = starts.shape[:2]
         n_columns = rows.n_columns
         seen = rows.projected(directions)
-        nearest = [seen.nearest(points) for points in starts]
+        nearest = seen.nearest_in_each(starts)
         words = "a row is nearest to one point of each set"
         sums = [at(labels, n_points, rows).reshaped(n_points * n_columns) for labels in nearest]
         counts = [at(labels, n_points) for labels in nearest]
