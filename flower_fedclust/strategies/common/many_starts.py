@@ -156,10 +156,17 @@ def _beside(
     return np.asarray(means[parents] + distance * directions)
 
 
+class Start(NamedTuple):
+    """First centers, in the coordinates of the frame."""
+
+    centers: Floats
+    has_converged: bool  #: Whether a Lloyd step moves none of them.
+
+
 def best_start(
     cells: Cells, n_clusters: int, frame: Frame, rng: np.random.Generator
-) -> Generator[Round, Total, Floats]:
-    """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame.
+) -> Generator[Round, Total, Start]:
+    """Take Lloyd steps from many starts at once; return the centers with the least cost.
 
     A start drops out if its cost is high, or if all its centers come close to the centers of a better start, because
     both would end with the same centers.
@@ -168,18 +175,20 @@ def best_start(
     work_of_a_start = n_entries * max(float(cells.counts.sum()) / MOST_PRODUCTS, 1 / MOST_ENTRIES)
     most = min(max(1 / work_of_a_start, 2.0), N_STARTS[0])
     starts = _starts(cells, n_clusters, math.ceil(RESTARTS_FOR_A_START * most), rng)
-    for n_kept in N_STARTS:
+    # With fewer starts, only the first step takes all of them: the cost barely changes, and the time does.
+    n_kept_by_step = N_STARTS if most == N_STARTS[0] else N_STARTS[:1] + N_STARTS[2:]
+    for n_kept in n_kept_by_step:
         starts = _apart(starts, math.ceil(n_kept * most / N_STARTS[0]))
         sums, counts = yield Sum(
             StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame)
         )
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
-            break
+            return Start(starts[0], has_converged=True)
         # The cost of a start is the sum of the rows' squared norms minus this number.
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
-    return np.asarray(starts[0])
+    return Start(starts[0], has_converged=False)
 
 
 def _apart(starts: Floats, most: int) -> Floats:
@@ -215,7 +224,8 @@ def kmeans_of_all_rows(
         )
         n_clusters = number.chosen
     start = yield from best_start(cells, n_clusters, frame, rng)
-    return frame, (yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)), number
+    centers = yield from lloyd_steps(start.centers, frame, N_LAST_ROUNDS, 0.0)
+    return frame, centers, number
 
 
 def _as_cells(means: Floats, sizes: Floats, spread: Floats) -> NoisyCells:

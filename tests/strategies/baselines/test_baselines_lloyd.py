@@ -100,6 +100,14 @@ def test_federated_kmeans_finds_its_first_centers_in_rounds_of_sums():
     assert tasks[-1] == "cluster_sums"
 
 
+def test_start_that_no_step_moves_takes_no_more_rounds():
+    rows = MEANS[RNG.integers(K, size=300)] + RNG.normal(size=(300, D)) * 0.1
+    result = simulate(FederatedKMeans(K), np.split(rows, 3), seed=0)
+    assert "cluster_sums" not in {row.task for row in result.traffic}
+    centers = result.model.cluster_centers_
+    np.testing.assert_allclose(centers, slow_lloyd(rows, centers, 1), rtol=0, atol=1e-6)
+
+
 class QuietFederatedKMeans(PrivateFederatedKMeans):
     """The private one without noise."""
 
