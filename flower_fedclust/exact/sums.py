@@ -43,6 +43,9 @@ N_ROWS_FOR_MEAN_DISTANCE = 4096
 #: How many rows' second moments are added in float64, before the sum becomes int64.
 BLOCK_ROWS = 2**20
 
+#: Entries of rows that are projected at a time: 0.5 MB, which stays in a processor's cache.
+PROJECTED_ENTRIES = 2**16
+
 #: Directions of norm 1 are multiples of 2^-27: a projected row is a multiple of 2^-27 below 2^25, so of 52 bits.
 DIRECTION_BITS = 27
 
@@ -175,9 +178,15 @@ def project_rows(rows: Held, directions: Floats, radius: float, *, norm: int = 2
     clipped again because the server chooses the directions: a projection to columns of norm 1 can be longer than the
     row.
     """
-    projected = rows @ device_of(rows).hold(directions_onto_grid(directions))
+    device = device_of(rows)
+    held = device.hold(directions_onto_grid(directions))
     bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
-    return truncated_to_ball(projected, None, 0, bound, limit, norm)
+    projected = device.empty((len(rows), directions.shape[1]))
+    block_entries = device.entries(PROJECTED_ENTRIES)
+    for block in blocks(len(rows), rows.shape[1], block_entries=block_entries):
+        part = rows[block] @ held
+        truncated_to_ball(part, None, 0, bound, limit, norm, out=projected[block])
+    return projected
 
 
 # Second moments.
