@@ -152,9 +152,10 @@ def simulate(
         -1, as many as there are cores, or as OMP_NUM_THREADS says; but one for clients with few
         rows, and in the processes of Ray. The result has the same bits with any number.
     device : str, optional
-        Where sums over rows are computed, with the same bits everywhere (docs/scale.md). "cuda", or
-        "cuda:1" for the second card, is a GPU with PyTorch; it needs engine "inline", because one
-        process owns the card. By default "cpu". "torch" is PyTorch on the processor, for tests.
+        Where sums over rows are computed; the model and the labels have the same bits everywhere
+        (docs/scale.md), and metrics may differ in the last digits. "cuda", or "cuda:1" for the
+        second card, is a GPU with PyTorch; it needs engine "inline", because one process owns the
+        card. By default "cpu". "torch" is PyTorch on the processor, for tests.
     kept_rows : float, optional
         How many gigabytes of rows, as the integers that sums are computed from, are kept between
         rounds; by default an eighth of the machine's memory, or four fifths of the free memory of a

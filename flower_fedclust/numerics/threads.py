@@ -72,11 +72,15 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
 
     ``n_jobs`` is the number of threads unless :func:`jobs` sets it. About as many items and results are in memory as
     there are threads. An error is raised when its item is due, so that any number of threads raises the same error.
+    The function itself uses one thread, so that its results have the same bits with any number of threads.
     """
     n_threads = _n_jobs.get() or n_jobs
     n_threads = min(usable_threads() if n_threads < 0 else n_threads, MOST_THREADS)
     if n_threads == 1:
-        yield from map(function, items)
+        for item in items:
+            with one_thread():
+                result = function(item)
+            yield result
         return
     turn, source = threading.Lock(), iter(items)
     results: deque[Future[S]] = deque()
@@ -86,11 +90,12 @@ def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> I
         try:
             with turn:
                 results.append(result)
-                item = next(source)
+                try:
+                    item = next(source)
+                except StopIteration:
+                    raise _EndError from None
             with one_thread(), jobs(1):  # a function that maps by itself starts no more threads
                 result.set_result(function(item))
-        except StopIteration:
-            result.set_exception(_EndError())
         except BaseException as error:
             result.set_exception(error)
 

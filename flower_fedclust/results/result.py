@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,10 @@ from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, cluster_sizes, count_table
-from flower_fedclust.numerics.threads import mapped, threads_for
+from flower_fedclust.numerics.threads import mapped, one_thread, threads_for
 from flower_fedclust.numerics.validity import ClusterSums
 from flower_fedclust.results.doubts import (
+    Doubt,
     doubts_about,
     doubts_about_labels,
     doubts_about_numbers,
@@ -211,6 +212,48 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     seconds : float
         How long the run took.
     """
+    with one_thread():  # the last bits of a product depend on the number of its threads
+        evaluated = _evaluated(strategy, data)
+    outcome = strategy.outcome
+    clients = list(data.values())
+    return Result(
+        strategy=strategy.name,
+        model=outcome.model,
+        labels_of_clients=evaluated.labels,
+        names=list(data) or strategy.client_names,
+        privacy=strategy.report,
+        traffic=strategy.traffic,
+        failures=strategy.failures,
+        metrics=evaluated.metrics,
+        seconds=seconds,
+        embedding=evaluated.places,
+        history={
+            name: [float(value) for value in values] for name, values in outcome.history.items()
+        },
+        doubts=evaluated.doubts,
+        number=outcome.number,
+        sizes=strategy.released_sizes,
+        clusters=outcome.clusters,
+        survival=outcome.survival,
+        row_ids=[client.ids for client in clients],
+        id_column=next((client.id_column for client in clients), ROW),
+        floor=getattr(strategy.tables, "floor", FLOOR),
+    )
+
+
+class Evaluated(NamedTuple):
+    """What the server's machine computes from the model and, in a simulation, from the clients' rows."""
+
+    labels: list[NDArray[np.intp]]  #: The labels of each client's rows.
+    places: list[
+        NDArray[np.float64]
+    ]  #: The places of each client's rows on a map, if there is one.
+    metrics: dict[str, float]
+    doubts: tuple[Doubt, ...]
+
+
+def _evaluated(strategy: ProtocolStrategy, data: Mapping[str, ClientData]) -> Evaluated:
+    """Return the labels, the metrics and the doubts of a strategy that has run."""
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
     none = np.empty((0, 2))  # the client took no part
@@ -218,13 +261,11 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data
     ]
     inner = model
-    of_tables = (
-        doubts_about_numbers(clients, model.preparation.schema)
-        if isinstance(model, TableModel)
-        else ()
-    )
+    of_data: tuple[Doubt, ...] = ()
     if isinstance(model, TableModel):
+        of_data = tuple(doubts_about_numbers(clients, model.preparation.schema))
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
+
     if isinstance(inner, KMeansModel):
         labels, cost, sums = _clusters_of(inner, clients)
         shown = list[NDArray[np.float64]]()
@@ -236,39 +277,17 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         ]
         labels, cost = [answer.labels for answer in answers], sum(answer.cost for answer in answers)
         shown = [answer.places for answer in answers if answer.places is not None]
-    of_data = (*of_tables, *doubts_about_scale(clients))
+    of_data = (*of_data, *doubts_about_scale(clients))
+
     if outcome.labels is not None:
-        predicted, labels = (
-            labels,
-            [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data],
-        )
+        predicted = labels
+        labels = [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
         of_data = (*doubts_about_labels(labels, predicted), *of_data)
     metrics = (
         _metrics(inner, cost, sums, clients, labels) if data else dict(strategy.evaluation or {})
     )
-    return Result(
-        strategy=strategy.name,
-        model=model,
-        labels_of_clients=labels,
-        names=list(data) or strategy.client_names,
-        privacy=strategy.report,
-        traffic=strategy.traffic,
-        failures=strategy.failures,
-        metrics=metrics,
-        seconds=seconds,
-        embedding=shown,
-        history={
-            name: [float(value) for value in values] for name, values in outcome.history.items()
-        },
-        doubts=(*doubts_about(strategy, inner, labels, metrics), *of_data),
-        number=outcome.number,
-        sizes=strategy.released_sizes,
-        clusters=outcome.clusters,
-        survival=outcome.survival,
-        row_ids=[client.ids for client in clients],
-        id_column=next((client.id_column for client in clients), ROW),
-        floor=getattr(strategy.tables, "floor", FLOOR),
-    )
+    doubts = (*doubts_about(strategy, inner, labels, metrics), *of_data)
+    return Evaluated(labels, shown, metrics, doubts)
 
 
 def _groups(clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:

@@ -153,3 +153,18 @@ def test_a_thread_that_maps_by_itself_starts_no_more_threads():
     with jobs(3):
         found = list(mapped(outer, range(6)))
     assert all(inside == [own] * 20 for own, inside in found)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_mapped_function_computes_with_one_thread(n_jobs):
+    assert list(mapped(lambda _: blas_threads(), range(5), n_jobs)) == [{1}] * 5
+    assert blas_threads() == {2}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_function_that_raises_the_end_of_an_iteration_does_not_end_the_others(n_jobs):
+    def third_is_empty(index):
+        return next(iter([])) if index == 2 else index
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(mapped(third_is_empty, range(5), n_jobs))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_limits
 
 import flower_fedclust as fc
 from flower_fedclust.checking import Subject
@@ -256,3 +257,15 @@ def test_labels_come_in_the_form_in_which_clients_were_given(tmp_path):
     )
     assert (drawn.labels == -1).sum() == 40  # made public for the server
     assert (drawn.labels[drawn.server_row_ids] == -1).all()
+
+
+def test_metrics_have_the_same_bits_with_any_number_of_threads():
+    rng = np.random.default_rng(3)
+    means = rng.normal(size=(5, 300))
+    rows = means[rng.integers(5, size=400)] + rng.normal(size=(400, 300))
+    with threadpool_limits(2):
+        found = [
+            simulate("k-fed", [rows, rows[:5]], n_clusters=5, seed=0, n_jobs=n_jobs).metrics
+            for n_jobs in (1, 2)
+        ]
+    assert found[0] == found[1]
