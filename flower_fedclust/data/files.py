@@ -872,4 +872,4 @@ def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any
         raise DataError(
             f"{file}: row {missing.argmax()}, column '{column}' is missing; give every row its {kind}."
         )
-    return identities(values, f"{file}: column '{column}'")
+    return identities(values, f"{file}: column '{column}'", are_classes=kind == "label")

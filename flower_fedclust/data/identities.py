@@ -17,23 +17,28 @@ MOST_EXACT = 2**53
 #: Larger integers stay text: they would be unsigned, and NumPy joins unsigned and signed integers as floats.
 MOST_INTEGER = 2**63 - 1
 
-#: Patterns of texts that can be restored from their number: integers such as 7 (but not 007, +7 or 1e3), and whole
+#: Patterns of texts: integers that can be restored from their number, such as 7 (but not 007, +7 or 1e3), and whole
 #: floats such as 7.0.
 _INTEGER = r"0|-?[1-9]\d{0,17}"
 _WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
 
 
-def identities(values: Any, where: str) -> NDArray[Any]:
+def identities(values: Any, where: str, *, are_classes: bool = False) -> NDArray[Any]:
     """Return the names of rows, clients or classes as integers, truth values or text.
 
-    Floats become integers if all are whole, and otherwise text. Text becomes integers if this loses nothing: all
-    entries must be written like integers, and none like 007.
+    The name of an entry, which is the text of the returned value, depends on this entry alone. So the parts of a column
+    have the names that the whole column has, and clients agree on the names of classes. The numbers 1 and 1.0 have the
+    name 1, and text stays as it is written. The result is an array of integers if all names are written like integers,
+    and none like 007.
 
     Parameters
     ----------
     values : array-like of one dimension, without missing entries
     where : str
         What they are, for messages.
+    are_classes : bool, default=False
+        Whether they are classes: then the text "1.0" has the name 1, too, because one client may have a file without
+        types, and another client may have one with types.
 
     Raises
     ------
@@ -44,6 +49,8 @@ def identities(values: Any, where: str) -> NDArray[Any]:
 
     # A list of integers would become floats if one of them exceeds 64 bits.
     series = pd.Series(values, dtype=object if isinstance(values, (list, tuple)) else None)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype)
     kind = series.dtype.kind
     if series.dtype == object:
         kind = {"integer": "i", "boolean": "b", "floating": "f"}.get(
@@ -56,18 +63,32 @@ def identities(values: Any, where: str) -> NDArray[Any]:
     ):
         return np.asarray(series, dtype=np.int64)
     if kind == "f":
-        floats: NDArray[np.float64] = series.to_numpy(np.float64)
-        if not (np.abs(floats) < most_exact(series.dtype)).all():
-            raise DataError(
-                f"{where}: a number is too large to be told from its neighbors as a float; give text."
-            )
-        if np.array_equal(floats, np.trunc(floats)):
-            return floats.astype(np.int64)
+        return _names_of_floats(series, where)
     # Dates are converted one by one: together, all would be written with a time of day if one of them has one.
     if kind in "mM":
         return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
-    texts = series.map(text_of) if series.dtype == object else series.astype(str)
+    texts = series.map(_name_of) if series.dtype == object else series.astype(str)
+    if are_classes and len(texts):
+        texts = texts.where(~texts.str.fullmatch(_WHOLE), texts.str.removesuffix(".0"))
     return _as_integers(texts)
+
+
+def _names_of_floats(series: Any, where: str) -> NDArray[Any]:
+    """Return floats as integers if all are whole, and otherwise as text in which whole floats are integers."""
+    floats: NDArray[np.float64] = series.to_numpy(np.float64)
+    if not (np.abs(floats) < most_exact(series.dtype)).all():
+        raise DataError(
+            f"{where}: a number is too large to be told from its neighbors as a float; give text."
+        )
+    if np.array_equal(floats, np.trunc(floats)):
+        return floats.astype(np.int64)
+    positive_zero = series + 0.0  # -0.0 has the name of 0.0
+    return np.asarray(positive_zero.astype(str).str.removesuffix(".0"), dtype=str)
+
+
+def _name_of(value: object) -> str:
+    """Return the name of an entry of a column of objects; a truth value has the name that it has in its own column."""
+    return str(value) if isinstance(value, (bool, np.bool_)) else text_of(value)
 
 
 def most_exact(dtype: Any) -> int:
@@ -111,10 +132,9 @@ def _shown(name: str) -> str:
 
 
 def _as_integers(texts: Any) -> NDArray[Any]:
-    """Return texts as integers if no two of them become the same number, and otherwise as an array of text."""
-    for pattern in (_INTEGER, _WHOLE) if len(texts) else ():
-        if texts.str.fullmatch(pattern).all():
-            return np.asarray(texts.str.removesuffix(".0").astype(np.int64), dtype=np.int64)
+    """Return texts as integers if each can be restored from its number, and otherwise as an array of text."""
+    if len(texts) and texts.str.fullmatch(_INTEGER).all():
+        return np.asarray(texts.astype(np.int64), dtype=np.int64)
     return np.asarray(texts, dtype=str)
 
 

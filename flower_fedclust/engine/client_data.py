@@ -573,6 +573,11 @@ def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     shape = np.shape(ids)
     if shape != (n_rows,):
         raise DataError(f"{owner}: {math.prod(shape)} ids for {n_rows} rows; give one id per row.")
+    missing = _missing(ids, np.asarray(ids))
+    if missing.any():
+        raise DataError(
+            f"{owner}: row {int(missing.argmax())} has no id; give every row one, or none at all."
+        )
     return identities(ids, f"{owner}: the ids")
 
 
@@ -587,7 +592,7 @@ def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
         raise DataError(
             f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all."
         )
-    return identities(labels, f"{owner}: the labels")
+    return identities(labels, f"{owner}: the labels", are_classes=True)
 
 
 def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:

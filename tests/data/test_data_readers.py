@@ -331,3 +331,46 @@ def test_cells_of_truth_values_are_numbers():
     numbers, is_text = numbers_in(as_cells(["true", "False", " TRUE", "2", "yes"]))
     assert numbers[:4].tolist() == [1, 0, 1, 2]
     assert is_text.tolist() == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("are_classes", [False, True])
+@pytest.mark.parametrize(
+    "column",
+    [
+        [1.0, 2.0, 1.5, -0.0],
+        np.array([3.0, 2.5], dtype=np.float32),
+        ["1.0", "2.0", "1.5", "01", "1e3"],
+        ["1", "2.0", "x"],
+        [True, False, "x", 1],
+        pd.Series([1.0, 2.5], dtype="Float64"),
+        pd.Series([1.0, 2.5], dtype="category"),
+        pd.Series(["1.0", "x"], dtype="category"),
+    ],
+    ids=str,
+)
+def test_the_name_of_an_entry_does_not_depend_on_the_other_entries(column, are_classes):
+    """A client has some entries of a column, and its names must be those that the other clients have."""
+    series = pd.Series(column)
+    together = identities(series, "x", are_classes=are_classes)
+    alone = [
+        identities(series[place : place + 1], "x", are_classes=are_classes)[0]
+        for place in series.index
+    ]
+    assert [str(name) for name in alone] == [str(name) for name in together]
+    again = identities(together, "x", are_classes=are_classes)
+    assert [str(name) for name in again] == [str(name) for name in together]
+
+
+def test_ids_stay_as_they_are_written_and_classes_are_equal_as_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("id,kind,x\n0.0,1.0,1\n1.0,2.0,2\n")
+    (tmp_path / "b.csv").write_text("id,kind,x\n0.5,1,1\n1.5,1.5,2\n")
+    rows = read_folder(tmp_path, id_column="id", label_column="kind")
+    assert [ids.tolist() for ids in rows.row_ids] == [["0.0", "1.0"], ["0.5", "1.5"]]
+    assert [list(map(str, labels)) for labels in rows.labels] == [["1", "2"], ["1", "1.5"]]
+
+
+@pytest.mark.parametrize("ids", [[1.0, np.nan], ["a", None], np.array(["a", None]), [np.nan, "a"]])
+def test_a_missing_id_is_named_by_its_row(ids):
+    """None had been the id 'None', and NaN had been said to be too large."""
+    with pytest.raises(DataError, match=rf"^north: row {int(ids[0] == ids[0])} has no id; give"):
+        ClientData(np.eye(2), row_ids=ids, owner="north")

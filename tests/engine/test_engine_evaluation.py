@@ -2,6 +2,7 @@ import io
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from engine_toys import ByHand, Toy, ToyClient, manager_of, proxies_of, serve
 from flwr.common import EvaluateIns
@@ -187,3 +188,26 @@ def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatc
         whole.metrics["table"],
         whole.num_examples,
     )
+
+
+@pytest.mark.parametrize("form", ["arrays", "folder", "table"])
+def test_classes_are_joined_by_name_if_only_some_clients_have_whole_ones(form, tmp_path):
+    """Classes 1.0 and 2.0 of one client had been named 1 and 2, and those of the other 1.0, 1.5, 2.0 and 2.5."""
+    classes = {"a": np.repeat([1.0, 2.0], 10), "b": np.repeat([1.0, 1.5, 2.0, 2.5], 10)}
+    rows = {name: np.column_stack([100 * kinds, kinds]) for name, kinds in classes.items()}
+    strategy = FederatedKMeans(n_clusters=4, random_state=0)
+    if form == "arrays":
+        result = simulate(strategy, rows, labels=classes)
+    else:
+        frames = {
+            name: pd.DataFrame(rows[name], columns=["x", "y"]).assign(kind=kinds)
+            for name, kinds in classes.items()
+        }
+        if form == "folder":
+            for name, frame in frames.items():
+                frame.to_csv(tmp_path / f"{name}.csv", index=False)
+            result = simulate(strategy, tmp_path, label_column="kind")
+        else:
+            table = pd.concat(frames, names=["site"]).reset_index("site")
+            result = simulate(strategy, table, client_column="site", label_column="kind")
+    assert [result.metrics[name] for name in ("accuracy", "nmi", "ari")] == [1.0, 1.0, 1.0]
