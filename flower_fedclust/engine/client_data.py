@@ -29,10 +29,11 @@ from flower_fedclust.data.frames import (
 )
 from flower_fedclust.data.identities import identities
 from flower_fedclust.data.subjects import Subjects, subjects_in_batches, subjects_of
+from flower_fedclust.exact.capacity import LARGEST_BOUND
 from flower_fedclust.exact.grid import MOST_ROWS
 from flower_fedclust.models import Clustered, Model, TableModel
 from flower_fedclust.names import look_up
-from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
+from flower_fedclust.numerics.checks import DataError, check_integer, checked_rows, out_of_scale
 from flower_fedclust.numerics.threads import mapped, usable_threads
 from flower_fedclust.outside import machine_memory
 
@@ -173,6 +174,7 @@ class ClientData:
         self._table = frame
         table: Any = next(one for one in (self._rows, self._batches, frame) if one is not None)
         self.n_rows, self.n_columns = map(int, table.shape)
+        check_integer("most_rows", most_rows, at_least=1, at_most=LARGEST_BOUND)
         self.most_rows = most_rows
         if self.n_rows > most_rows:
             raise DataError(

@@ -165,7 +165,8 @@ def keeping_rows(most_gigabytes: float | None) -> Iterator[None]:
     else:
         check_real("kept_rows", most_gigabytes, at_least=0)
         most_bytes = 1e9 * most_gigabytes
-    token = _KEPT.set(KeptRows(int(most_bytes)))
+    # 1e300 gigabytes are infinitely many bytes, and mean that all rows are kept.
+    token = _KEPT.set(KeptRows(int(min(most_bytes, 2.0**62))))
     try:
         yield
     finally:

@@ -188,6 +188,8 @@ def test_small_clients_and_runs_that_are_over_keep_nothing():
     with keeping_rows(0.5):
         assert kept_rows().most_bytes == 5 * 10**8
     assert kept_rows() is None
+    with keeping_rows(1e300):  # infinitely many bytes
+        assert kept_rows() is not None
     with pytest.raises(ValueError, match="kept_rows is -1"), keeping_rows(-1):
         pass
 

@@ -136,3 +136,9 @@ def test_a_bound_on_rows_outside_of_its_range_is_refused(most_rows):
         fc.KFED(n_clusters=2, most_rows=most_rows)
     with pytest.raises(ProtocolError, match="rows; it may be from"):
         read_most_rows({"most_rows": most_rows})
+
+
+@pytest.mark.parametrize("most_rows", [LARGEST_BOUND + 1, 2**40, 0, 10.5])
+def test_a_client_has_a_bound_that_a_run_can_have(most_rows):
+    with pytest.raises(ValueError, match=f"most_rows is {most_rows}; it must be an integer"):
+        fc.ClientData(np.zeros((10, 2)), most_rows=most_rows)
