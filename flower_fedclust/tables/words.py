@@ -284,7 +284,10 @@ def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[fl
     """Describe the bounds of a column, and the largest shares of rows below and above them, by cluster."""
     unit = f" {column.unit}" if column.unit else ""
     known = "" if column.interval is not None else ", found"
+    low, high = _edge(ends[0], column), _edge(ends[-1], column)
+    # Each share has its own sign: "below 8, 18%" would read as if 8 were a bound.
     below, above = (
-        ", ".join(_limit(1.0 if math.isnan(share) else share) for share in side) for side in limits
+        ", ".join(f"{_limit(1.0 if math.isnan(share) else share)}%" for share in side)
+        for side in limits
     )
-    return f"{name}: {_edge(ends[0], column)} to {_edge(ends[-1], column)}{unit}{known}; below {below}%; above {above}%"
+    return f"{name}: {low} to {high}{unit}{known}; below {low}: {below}; above {high}: {above}"

@@ -188,9 +188,9 @@ def test_a_mean_whose_column_is_clipped_is_only_a_limit():
     assert "paid: at least 5.67, median" in told
     assert words.bounds(
         "paid", AMOUNTS.columns["paid"], [1996.125, 12345.5], [[0.0123], [0.5]]
-    ).startswith("paid: 1996.125 to 12,345.5, found; below 1.3%; above 50%")
+    ).startswith("paid: 1996.125 to 12,345.5, found; below 1996.125: 1.3%; above 12,345.5: 50%")
     assert "; in the rest 4.8, median" in told
-    assert "paid: 0 to 10, found; below 0, 0%; above 0, 17%" in told
+    assert "paid: 0 to 10, found; below 0: 0%, 0%; above 10: 0%, 17%" in told
     # At 0 nothing can be clipped unless counts say so; any other bound may clip if noise allows.
     assert number(clipped(0.0, 0, 3.0).frame, 1, "paid", "mean")["low"] > 4
     assert number(clipped(0.5, 0, 3.0).frame, 1, "paid", "mean")["low"] == -math.inf
