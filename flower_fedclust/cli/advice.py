@@ -321,6 +321,7 @@ def choose_k(
 ) -> None:
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
     from flower_fedclust.inputs import RowsChoice, read_inputs
+    from flower_fedclust.results.doubts import advice_on_number, clipping_of
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
@@ -343,23 +344,42 @@ def choose_k(
         raise ValueError(
             f"n-clusters is {n_clusters}, which leaves {strategy} no choice; give a range such as 2-12."
         )
+    # Doubts that follow from the rows themselves are not covered by the guarantee that is printed below.
+    released = [doubt for doubt in result.doubts if doubt.basis == "released"]
+    sentence, is_clipped = (
+        advice_on_number(number, result.doubts),
+        clipping_of(result.doubts) is not None,
+    )
+    written: dict[str, Any] = {
+        **number.to_dict(),
+        "is_clear": number.is_clear and not is_clipped,
+        "sentence": sentence,
+        "doubts": [doubt.to_dict() for doubt in released],
+    }
+    if is_clipped:
+        written["chosen"] = None
     if as_json:
-        print_json({**number.to_dict(), "privacy": result.privacy.to_dict()})
+        print_json({**written, "privacy": result.privacy.to_dict()})
     else:
-        print(number)
+        others = [doubt for doubt in released if doubt.code != "no-clear-number"]
+        print(f"{number.table}\n\n{sentence}")
+        if others:
+            print("\n".join(["\nDoubts:", *(f"  {doubt}" for doubt in others)]))
         print(f"\n{result.privacy.guarantee()}")
     if folder is not None:
         with folder:
             path = folder.claim()
-            _save(number.to_dict(), path / "number.json")
-            number_figure(number, path / "number.png")
+            _save(written, path / "number.json")
+            number_figure(number, path / "number.png", sentence, is_clear=written["is_clear"])
         typer.echo(f"Saved in {path}", err=as_json)
 
 
-def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
+def number_figure(
+    number: ClusterNumber | PeakNumber, path: str | Path, sentence: str, *, is_clear: bool
+) -> Path:
     """Draw the measures against the number of clusters as a PNG, and return its path.
 
-    If the choice is clear, the chosen number is marked.
+    The title is the advice in words. If the choice is clear, the chosen number is marked.
     """
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
@@ -378,7 +398,7 @@ def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
             va="center",
         )
     index = list(number.numbers).index(number.chosen)
-    if number.is_clear:
+    if is_clear:
         axes.plot(
             [number.chosen],
             [next(iter(curves.values()))[index]],
@@ -394,7 +414,7 @@ def number_figure(number: ClusterNumber | PeakNumber, path: str | Path) -> Path:
     )
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.margins(x=0.2)
-    axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
+    axes.set_title(sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
     return saved_figure(figure, path)
 
 

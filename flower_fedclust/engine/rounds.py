@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import (
@@ -592,3 +593,16 @@ class ReleasedSizes:
         return cls(
             np.array(received[index], dtype=np.float64), noise[index], noise[0] if index else 0.0
         )
+
+    @classmethod
+    def of_all_rows(cls, round_: Round, received: object) -> ReleasedSizes | None:
+        """Return the number of all rows, as one size; None if the round is no sum, or no array counts every row."""
+        for index, sent in enumerate(round_.answer.sends):
+            counts_all = sent.counts_rows or sent.counts == "every row"
+            if counts_all and isinstance(received, Total):
+                counts = np.asarray(received[index], dtype=np.float64)
+                return cls(
+                    counts.sum(keepdims=True).ravel(),
+                    received.noise[index] * math.sqrt(counts.size),
+                )
+        return None

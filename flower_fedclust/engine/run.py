@@ -111,6 +111,9 @@ class Run:
         self.round: Round | None = None
         self.outcome: Outcome | None = None
         self.sizes: ReleasedSizes | None = None  #: The last sizes of clusters that were released.
+        self.rows: ReleasedSizes | None = (
+            None  #: The number of all rows that was released with least noise.
+        )
         self.evaluation: dict[str, float] | None = None
         self.noise_seed = settings.noise_seed
         self.n_columns = 0  #: The number of columns of the rows that the strategy sees.
@@ -184,6 +187,9 @@ class Run:
             if strategy.on_received is not None and not isinstance(received, TooFewError):
                 strategy.on_received(self.round, received)
             self.sizes = ReleasedSizes.of_round(self.round, received) or self.sizes
+            rows = ReleasedSizes.of_all_rows(self.round, received)
+            if rows is not None and (self.rows is None or rows.deviation < self.rows.deviation):
+                self.rows = rows
         strategy.freeze_plan()
         try:
             with one_thread():

@@ -444,6 +444,11 @@ class ProtocolStrategy(Declared, Strategy):
         return None if self._run is None else self._run.sizes
 
     @property
+    def released_rows(self) -> ReleasedSizes | None:
+        """The number of all rows that was released with least noise, as one size, or None."""
+        return None if self._run is None else self._run.rows
+
+    @property
     def n_released_rows(self) -> float:
         """The approximate number of rows, from the released sizes; 0 if no sizes were released."""
         sizes = None if self._run is None else self._run.sizes

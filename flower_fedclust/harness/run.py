@@ -37,6 +37,7 @@ from flower_fedclust.harness.results import bytes_text
 from flower_fedclust.inputs import RowsChoice, Strategy, read_inputs
 from flower_fedclust.outside import read_json
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.results.doubts import advice_on_number
 from flower_fedclust.results.files import REPORT_FILES, empty_folder, free_beside, write_report
 from flower_fedclust.results.pictures import groupings_of
 from flower_fedclust.results.result import Result, result_of
@@ -503,7 +504,9 @@ def results_table(results: Sequence[Result], title: str) -> RichTable:
 
 def number_lines(result: Result) -> str:
     """Return the sentence about the number of clusters; "" if the run did not choose it."""
-    return "" if result.number is None else f"{result.strategy}: {result.number.sentence}"
+    if result.number is None:
+        return ""
+    return f"{result.strategy}: {advice_on_number(result.number, result.doubts)}"
 
 
 def cluster_lines(result: Result, console: Console) -> str:

@@ -96,6 +96,16 @@ class Model(ABC):
             raise NotImplementedError
         return len(self.cluster_points)
 
+    @property
+    def mean_points(self) -> Floats | None:
+        """Means of rows, in the space of the rows: one for each cluster, or one for all; None if the model has none.
+
+        Clusters in another space have no such means. Then the mean of :attr:`exact_points` stands for all rows.
+        """
+        if self.space == "rows":
+            return self.cluster_points
+        return None if self.exact_points is None else self.exact_points.mean(axis=0, keepdims=True)
+
     @abstractmethod
     def predict(self, rows: ArrayLike) -> Labels:
         """Return the cluster of each row, numbered from 0 (-1 for noise), of shape (n_rows,).

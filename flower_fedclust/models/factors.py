@@ -78,6 +78,11 @@ class FactorModel(RowModel, name="factors"):
     def __repr__(self) -> str:
         return f"FactorModel({self.n_clusters} components of {self.n_columns} columns)"
 
+    @property
+    def mean_points(self) -> Floats | None:
+        """The origin in the space of the rows; None without one. Components are directions, not means of rows."""
+        return None if self._origin is None else self._origin[None, :-1]
+
     def memberships(self, rows: ArrayLike) -> Floats:
         """Return the memberships H: how much each row belongs to each cluster, of shape (n_rows, n_clusters).
 

@@ -107,6 +107,14 @@ class MapModel(CenterModel, name="map"):
             raise ValueError("origin and directions go together; give both or neither.")
         self.n_columns = self.landmarks_.shape[1] if self._origin is None else len(self._origin)
 
+    @property
+    def mean_points(self) -> Floats | None:
+        """The mean of the landmarks, in the space of the rows."""
+        landmarks = self.landmarks_
+        if self._origin is not None and self._directions is not None:
+            landmarks = self._origin + landmarks @ self._directions.T
+        return np.asarray(landmarks.mean(axis=0, keepdims=True))
+
     def __repr__(self) -> str:
         return (
             f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"

@@ -244,7 +244,9 @@ class ClusterNumber:
             return f"{said} Nearly as good: {nearly}."
         return said
 
-    def __str__(self) -> str:
+    @property
+    def table(self) -> str:
+        """The measures in a line for each number."""
         header = (
             "clusters  silhouette  of one Gaussian  stability  Davies-Bouldin  Calinski-Harabasz"
         )
@@ -259,7 +261,10 @@ class ClusterNumber:
             f"{n:8d}  {own:10.3f}  {one:15.3f}  {stable:9.2f}  {db:14.3f}  {ch:17.1f}"
             for n, own, one, stable, db, ch in zip(self.numbers, *columns, strict=True)
         ]
-        return "\n".join([header, *lines, "", self.sentence])
+        return "\n".join([header, *lines])
+
+    def __str__(self) -> str:
+        return f"{self.table}\n\n{self.sentence}"
 
     __repr__ = __str__  # what a notebook shows
 
@@ -393,9 +398,14 @@ class PeakNumber:
             "rise of the last peak, over the largest": [rise / largest for rise in self.rises[:-1]]
         }
 
-    def __str__(self) -> str:
+    @property
+    def table(self) -> str:
+        """The measures in a line for each number."""
         lines = [f"{n:8d}  {rise:21.1f}" for n, rise in zip(self.numbers, self.rises, strict=False)]
-        return "\n".join(["clusters  rise of the last peak", *lines, "", self.sentence])
+        return "\n".join(["clusters  rise of the last peak", *lines])
+
+    def __str__(self) -> str:
+        return f"{self.table}\n\n{self.sentence}"
 
     __repr__ = __str__  # what a notebook shows
 

@@ -30,6 +30,8 @@ from flower_fedclust.numerics.validity import (
     ALIKE,
     ALL_FOUND_AGAIN,
     FOUND_AGAIN,
+    ClusterNumber,
+    PeakNumber,
     Repeated,
     as_below,
 )
@@ -39,7 +41,8 @@ from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.estimates import ABOVE, BELOW, MOST_BEYOND
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
 from flower_fedclust.tables.preparation import Preparation
-from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas, quoted
+from flower_fedclust.tables.schema import MEASURED, Schema, columns_with_unclear_commas, quoted
+from flower_fedclust.tables.survival import Survival
 
 Basis = Literal["released", "rows"]
 
@@ -51,6 +54,16 @@ CLEARLY = 4.0
 #: A server imitates other runs, with and without noise, on rows that it draws from this run's released numbers.
 #: Clusters are bad if they cost more than the best clusters without noise by more than this fraction.
 BOTH_BAD = 0.1
+#: Where a bound clips most rows, it is the reason for other doubts, too: ``numbers["reason"]`` of the doubt.
+CLIPPING = "clipping"
+#: A center or a mean is on a bound if its norm is at least this fraction of the bound.
+ON_BOUND = 0.999
+#: Noise is not the reason why a center is on a bound if it moves the center by at most this fraction of the bound.
+MOVED_LITTLE = 0.1
+#: A column has few values if its bounds hold at most this many integers. A Gaussian describes such a column badly.
+FEW_VALUES = 20
+#: Nearly all rows are followed beyond the last bin of time if at most this fraction of the outcomes lies before it.
+FEW_IN_BINS = 0.05
 #: A result is doubted if sites explain more than MOST_BY_SITE of the clusters' entropy, and chance would explain that
 #: much with a probability below BY_CHANCE. In 20 runs of spp-fgc on ten tables whose rows were divided among the
 #: clients by the values of a column, sites explained at least .12 of the entropy in every run whose ARI fell by more
@@ -67,7 +80,7 @@ class Doubt:
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "dropped", "drowned",
         "noisy-center", "on-the-bound", "no-clear-number", "unstable", "not-described",
-        "no-survival", "nothing-described", "column-left-out", "noisy-bounds", "clipped-column",
+        "no-survival", "beyond-the-bins", "nothing-described", "column-left-out", "noisy-bounds", "clipped-column",
         "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale",
         "one-client", "one-gaussian", "clusters-are-sites", "unclear-comma" or "empty-file".
     sentence : str
@@ -126,29 +139,34 @@ def doubts_about(
         The labels of each client; empty if no rows are at hand.
     metrics : mapping of str to float
     """
-    doubts = [
+    outcome, clusters = strategy.outcome, strategy.outcome.clusters
+    of_bounds = _of_bounds(strategy, model)
+    of_columns = [] if clusters is None else _of_columns_beyond(clusters)
+    # Where bounds clip most rows, they are the reason for all that follows, so no advice against noise would help.
+    is_clipped = clipping_of([*of_bounds, *of_columns]) is not None
+    doubts = [*of_bounds, *of_columns] if is_clipped else of_columns
+    doubts += [
         *_of_rows(model.n_clusters, labels, metrics),
-        *_of_sizes(strategy, model, bool(labels)),
+        *_of_sizes(strategy, model, bool(labels), is_clipped=is_clipped),
     ]
     doubts += [*_of_clients(strategy, labels), *_of_sites(strategy, labels)]
-    number = strategy.outcome.number
-    if number is not None and not number.is_clear:
+    number = outcome.number
+    if number is not None and not number.is_clear and not is_clipped:
         doubts.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
     sought = strategy.n_clusters if number is None else number.chosen
     if isinstance(sought, int) and model.n_clusters < sought:
-        sentence = (
-            f"Only {model.n_clusters} of {sought} clusters stand out of the noise, and the others were dropped: use "
-            "fewer clusters, more rows or a larger epsilon."
+        doubts.append(
+            _dropped(
+                model.n_clusters, sought, has_noise=strategy.epsilon is not None and not is_clipped
+            )
         )
-        doubts.append(Doubt("dropped", sentence, {"kept": model.n_clusters, "sought": sought}))
-    doubts += _of_other_runs(strategy.outcome.agreement, strategy.outcome.again)
-    doubts += _of_density(strategy.outcome.gain)
-    doubts += _of_bounds(strategy, model)
-    if isinstance(strategy.outcome.model, TableModel):
-        doubts += _of_columns(strategy, strategy.outcome.model.preparation)
-    clusters = strategy.outcome.clusters
+    doubts += _of_other_runs(outcome.agreement, outcome.again, is_clipped=is_clipped)
+    doubts += _of_density(outcome.gain, _few_valued(strategy), is_clipped=is_clipped)
+    doubts += [] if is_clipped else of_bounds
+    if isinstance(outcome.model, TableModel):
+        doubts += _of_columns(strategy, outcome.model.preparation)
     if clusters is not None:
-        doubts += _of_description(clusters)
+        doubts += _of_description(clusters, is_clipped=is_clipped)
     elif getattr(strategy.tables, "description", 0):
         sentence = (
             f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
@@ -164,7 +182,26 @@ def doubts_about(
         doubts.append(
             Doubt("no-survival", f"There are no survival curves, and this used no budget: {why}.")
         )
+    doubts += _of_survival(outcome.survival)
     return tuple(doubts)
+
+
+def clipping_of(doubts: Sequence[Doubt]) -> Doubt | None:
+    """Return the doubt that says that a bound clips most rows; None if there is none.
+
+    Then nothing that was measured of the clusters shows how many there are.
+    """
+    return next((doubt for doubt in doubts if doubt.numbers.get("reason") == CLIPPING), None)
+
+
+def advice_on_number(number: ClusterNumber | PeakNumber, doubts: Sequence[Doubt]) -> str:
+    """Return the advice on the number of clusters in words: none if a bound clips most rows."""
+    if clipping_of(doubts) is not None:
+        return (
+            "No clear number: a bound clips most rows, so what is left of them does not show how many clusters there "
+            "are; correct the bound first."
+        )
+    return number.sentence
 
 
 def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
@@ -331,11 +368,14 @@ def told_by_sites(labels: Sequence[NDArray[np.intp]]) -> float:
     return float(np.clip(beyond / entropy, 0.0, 1.0))
 
 
-def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:
+def _of_sizes(
+    strategy: ProtocolStrategy, model: Model, has_labels: bool, *, is_clipped: bool
+) -> list[Doubt]:
     """Return doubts that follow from released sizes: a single cluster, clusters that could be noise, empty ones.
 
     ``has_labels`` says whether the labels of the rows are at hand. Then :func:`_of_rows` already
-    reports a single cluster and empty clusters, so these are left out here.
+    reports a single cluster and empty clusters, so these are left out here. Where a bound clips
+    most rows (``is_clipped``), there is no advice against noise.
     """
     sizes, n_clusters = strategy.released_sizes, model.n_clusters
     if sizes is None or len(sizes.counts) != n_clusters:
@@ -352,20 +392,45 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
         doubts.append(Doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers))
     if small and deviation > 0:
         percent = min(100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation), 100.0)
-        sentence = (
+        sentence = _with_advice(
             f"{_listed(small, n_clusters, 'is', 'are')} smaller than what noise alone can produce (up to "
-            f"{percent:.3g}% of all rows): use a larger epsilon, more rows or fewer clusters."
+            f"{percent:.3g}% of all rows)",
+            "" if is_clipped else "use a larger epsilon, more rows or fewer clusters",
         )
         doubts.append(
             Doubt("drowned", sentence, {**numbers, "clusters": small, "percent": percent})
         )
     elif small and not has_labels:
         doubts.append(_empty(small, n_clusters, "released"))
-    return [*doubts, *_of_positions(sizes.counts, sizes.sum_deviation, set(small), model)]
+    of_positions = _of_positions(
+        sizes.counts, sizes.sum_deviation, set(small), model, is_clipped=is_clipped
+    )
+    return [*doubts, *of_positions]
+
+
+def _with_advice(fact: str, advice: str) -> str:
+    """Return a sentence of a fact and, unless it is empty, an advice."""
+    return f"{fact}: {advice}." if advice else f"{fact}."
+
+
+def _dropped(kept: int, sought: int, *, has_noise: bool) -> Doubt:
+    """Return the doubt about a result with fewer clusters than were sought."""
+    sentence = f"The strategy returned {kept} of {sought} clusters."
+    if has_noise:
+        sentence = (
+            f"Only {kept} of {sought} clusters stand out of the noise, and the others were dropped: use fewer "
+            "clusters, more rows or a larger epsilon."
+        )
+    return Doubt("dropped", sentence, {"kept": kept, "sought": sought})
 
 
 def _of_positions(
-    counts: NDArray[np.float64], sum_deviation: float, drowned: set[int], model: Model
+    counts: NDArray[np.float64],
+    sum_deviation: float,
+    drowned: set[int],
+    model: Model,
+    *,
+    is_clipped: bool,
 ) -> list[Doubt]:
     """Return a doubt about centers that noise may have moved halfway to the nearest other center.
 
@@ -386,9 +451,10 @@ def _of_positions(
     ]
     if not reached:
         return []
-    sentence = (
+    sentence = _with_advice(
         f"Noise may have moved the center of {_listed(reached, model.n_clusters).lower()} halfway to the nearest "
-        "other: use a larger epsilon, more rows or fewer clusters."
+        "other",
+        "" if is_clipped else "use a larger epsilon, more rows or fewer clusters",
     )
     return [
         Doubt(
@@ -399,41 +465,109 @@ def _of_positions(
     ]
 
 
-def _of_density(gain: DensityGain | None) -> list[Doubt]:
-    """Return a doubt about a mixture that may describe the rows no better than one Gaussian does."""
+def _few_valued(strategy: ProtocolStrategy) -> list[str]:
+    """Return the columns that have few values, as the schema says: categories, and integers within narrow bounds."""
+    model = strategy.outcome.model
+    if not isinstance(model, TableModel):
+        return []
+    names = []
+    for name, column in model.preparation.schema.used.items():
+        interval = column.interval if column.kind == "integer" else None
+        is_narrow = interval is not None and interval[1] - interval[0] < FEW_VALUES
+        if column.kind not in MEASURED or is_narrow:
+            names.append(name)
+    return names
+
+
+def _of_density(
+    gain: DensityGain | None, few_valued: Sequence[str] = (), *, is_clipped: bool = False
+) -> list[Doubt]:
+    """Return a doubt about a mixture that may describe the rows no better than one Gaussian does.
+
+    ``few_valued`` are the columns with few values. No epsilon is large enough for these.
+    """
     if gain is None or gain.is_clear:
         return []
-    sentence = (
-        f"One Gaussian may describe the rows better than this mixture, which gains {gain.mean:.2g} ± "
-        f"{SURE_OF_GAIN * gain.deviation:.2g} nats a row (noise), while noise may hide {gain.hidden:.2g} nats in the "
-        "covariance of all rows: do not rely on densities; use fewer clusters, more rows or a larger epsilon."
+    figures = (
+        f"{gain.mean:.2g} ± {SURE_OF_GAIN * gain.deviation:.2g} nats a row (noise), while noise may hide "
+        f"{gain.hidden:.2g} nats in the covariance of all rows"
     )
-    return [Doubt("one-gaussian", sentence, asdict(gain))]
+    advice = "do not rely on densities"
+    if few_valued and not is_clipped:
+        advice += (
+            f". The reason may be {quoted(few_valued)}, which have few values, so that no Gaussian describes them: a "
+            "larger epsilon does not help, but a run without them may"
+        )
+    elif not is_clipped:
+        advice += "; use fewer clusters, more rows or a larger epsilon"
+    sentence = _with_advice(
+        f"One Gaussian may describe the rows better than this mixture, which gains {figures}",
+        advice,
+    )
+    return [Doubt("one-gaussian", sentence, {**asdict(gain), "few_valued": list(few_valued)})]
 
 
 def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
     """Return a doubt about centers on or beyond the surface of the ball to which rows are clipped.
 
-    No mean of clipped rows lies there.
+    No mean of rows within the ball lies there. The reason is clipping if noise is too small to have
+    moved these centers there, and if they are at least half of all clusters, or have at least half
+    of the rows.
     """
-    bound = getattr(strategy, "max_norm", None)
-    if bound is None or not isinstance(model, KMeansModel):
+    bound, points = getattr(strategy, "max_norm", None), model.mean_points
+    if bound is None or points is None:
         return []
     declared_origin: ArrayLike | None = getattr(strategy, "origin", None)
     origin = (
-        np.zeros(model.cluster_centers_.shape[1])
+        np.zeros(points.shape[1])
         if declared_origin is None
         else np.asarray(declared_origin, dtype=np.float64)
     )
-    norms = np.linalg.norm(model.cluster_centers_ - origin, axis=1)
-    outside = np.flatnonzero(norms >= 0.999 * bound).tolist()
-    if not outside:
+    is_outside = np.linalg.norm(points - origin, axis=1) >= ON_BOUND * bound
+    if not is_outside.any():
         return []
-    sentence = (
-        f"The center of {_listed(outside, model.n_clusters).lower()} lies on or beyond the bound max_norm={bound:g}: "
-        "noise moved it there, or max_norm clips its rows."
-    )
-    return [Doubt("on-the-bound", sentence, {"clusters": outside, "max_norm": float(bound)})]
+    outside = np.flatnonzero(is_outside).tolist()
+    where = f"The center of {_listed(outside, len(points)).lower()} lies"
+    if len(points) != model.n_clusters or model.space != "rows":
+        where = "The mean of the points that stand for the rows lies"
+    where += f" on or beyond the bound max_norm={bound:g}"
+    moved, shares = _moved_by_noise(strategy, points, float(bound))
+    is_sure = is_outside & (moved <= MOVED_LITTLE)
+    numbers: dict[str, Any] = {"clusters": outside, "max_norm": float(bound)}
+    if 2 * shares[is_sure].sum() >= shares.sum():
+        sentence = (
+            f"{where}, and noise did not move it there: max_norm clips the rows, and what is left of them need not "
+            "have clusters. Give a max_norm that nearly all rows are within (check the unit of the columns), or a "
+            "schema, which scales them."
+        )
+        return [Doubt("on-the-bound", sentence, {**numbers, "reason": CLIPPING})]
+    sentence = f"{where}: noise moved it there, or max_norm clips its rows."
+    return [Doubt("on-the-bound", sentence, numbers)]
+
+
+def _moved_by_noise(
+    strategy: ProtocolStrategy, points: NDArray[np.float64], bound: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how far noise may have moved each point, over the bound, and how large each point's cluster is.
+
+    Both follow from what was released: the sizes of the clusters, or the number of rows. With an
+    epsilon and neither of these, noise may have moved a point anywhere.
+    """
+    shares, n_columns = np.ones(len(points)), points.shape[1]
+    if strategy.epsilon is None:
+        return np.zeros(len(points)), shares
+    sizes, rows = strategy.released_sizes, strategy.released_rows
+    if sizes is not None and len(sizes.counts) == len(points) and sizes.deviation > 0:
+        shares = np.maximum(sizes.counts, 0.0)
+        # In the sum of a cluster's rows, a row counts up to the bound.
+        noise = max(sizes.deviation, sizes.sum_deviation / bound)
+    elif rows is not None and rows.deviation > 0:
+        shares = np.full(len(points), max(float(rows.counts.sum()), 0.0) / len(points))
+        noise = rows.deviation
+    else:
+        return np.full(len(points), np.inf), shares
+    moved = DEVIATIONS * noise * np.sqrt(n_columns)
+    return np.divide(moved, shares, out=np.full(len(points), np.inf), where=shares > 0), shares
 
 
 def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:
@@ -455,7 +589,8 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
     if skewed := [name for name in why if why[name] == "skewed"]:
         sentence = (
             f"Half of the values of {quoted(skewed)} lie below a tenth of the upper bound that the run found, so they "
-            "hardly count: if these are amounts, set logarithm = true in the schema."
+            "hardly count: if these are amounts, set logarithm = true in the schema; or, if large values are codes "
+            "for missing values, list them under missing."
         )
         doubts.append(Doubt("skewed-column", sentence, {"columns": skewed}))
     if crowded := [name for name in why if why[name] == "crowded"]:
@@ -467,43 +602,60 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
     return doubts
 
 
-def _of_description(clusters: Clusters) -> list[Doubt]:
+def _of_columns_beyond(clusters: Clusters) -> list[Doubt]:
+    """Return a doubt about columns that have most of their values beyond their public bounds."""
+    used = clusters.preparation.schema.used
+    measured = [name for name in used if used[name].kind in MEASURED]
+    names = [
+        name
+        for name in measured
+        if used[name].interval is not None and _is_mostly_beyond(clusters, name)
+    ]
+    if not names:
+        return []
+    numbers: dict[str, Any] = {"columns": names}
+    if len(names) == len(used):
+        numbers["reason"] = CLIPPING
+    sentence = (
+        f"Most values of {quoted(names)} lie beyond the bounds in the schema and count as the bound, so they hardly "
+        "tell rows apart: check the unit of the column, and the bounds."
+    )
+    return [Doubt("clipped-column", sentence, numbers)]
+
+
+def _of_description(clusters: Clusters, *, is_clipped: bool) -> list[Doubt]:
     """Return doubts about a description that noise has hidden, and about columns that are clearly clipped.
 
     If the run found the bounds of a column, and most values lie beyond them, then these bounds are
     mere noise. If only some values lie beyond its bounds, its means are wrong, and its quantiles
-    are right.
+    are right. :func:`_of_columns_beyond` names columns with most values beyond public bounds.
     """
-    if clusters.deviation > 0 and all(
-        len(clusters.sentences(cluster)) == 1 for cluster in range(clusters.n_clusters)
-    ):
-        sentence = (
-            "The description says nothing about the clusters but their sizes: no difference stands out of the noise. "
-            "Use more rows, a larger epsilon, or a larger part of the budget (describe=0.3)."
-        )
-        return [Doubt("nothing-described", sentence)]
     frame, used = clusters.frame, clusters.preparation.schema.used
     is_clear = frame["value"] - CLEARLY * frame["error"] > MOST_BEYOND
     beyond = frame[frame["what"].isin((BELOW, ABOVE)) & is_clear]
-    if beyond.empty:
-        return []
     names = list(dict.fromkeys(beyond["column"]))
-    noise = [
-        name for name in names if used[name].interval is None and _is_mostly_beyond(clusters, name)
-    ]
+    mostly = [name for name in names if _is_mostly_beyond(clusters, name)]
+    noise = [name for name in mostly if used[name].interval is None]
     doubts = []
+    if _says_nothing(clusters):
+        sentence = "The description says nothing about the clusters but their sizes"
+        advice = (
+            "no difference stands out of the noise. Use more rows, a larger epsilon, or a larger part of the budget "
+            "(describe=0.3)"
+        )
+        doubts.append(
+            Doubt("nothing-described", _with_advice(sentence, "" if is_clipped else advice))
+        )
     if noise:
         sentence = (
             f"The bounds that the run found for {quoted(noise)} are noise: most values lie beyond them. Give public "
             "bounds in the schema, or ignore the column."
         )
         doubts.append(Doubt("noisy-bounds", sentence, {"columns": noise}))
-        names, beyond = (
-            [name for name in names if name not in noise],
-            beyond[~beyond["column"].isin(noise)],
-        )
+    names = [name for name in names if name not in mostly]
     if not names:
         return doubts
+    beyond = beyond[beyond["column"].isin(names)]
     most = beyond.loc[beyond["value"].idxmax()]
     may_be_amounts = any(used[name].kind != "date" and not used[name].logarithm for name in names)
     sentence = (
@@ -512,6 +664,33 @@ def _of_description(clusters: Clusters) -> list[Doubt]:
         f"the schema help{', and logarithm = true if these are amounts' if may_be_amounts else ''}."
     )
     return [*doubts, Doubt("clipped-column", sentence, {"columns": names})]
+
+
+def _says_nothing(clusters: Clusters) -> bool:
+    """Tell whether noise hides every difference between the clusters."""
+    if clusters.deviation == 0:
+        return False
+    return all(len(clusters.sentences(cluster)) == 1 for cluster in range(clusters.n_clusters))
+
+
+def _of_survival(survival: Survival | None) -> list[Doubt]:
+    """Return a doubt about bins of time that end before nearly all rows had the event or were last seen."""
+    if survival is None:
+        return []
+    n_bins = len(survival.ends)
+    within, beyond = survival.sums[:, : 2 * n_bins], survival.sums[:, 2 * n_bins]
+    total = float(within.sum() + beyond.sum())
+    # Fewer rows than the floor are not told from none, so a table of few rows has no such doubt.
+    most = max(FEW_IN_BINS * total, survival.floor - 1.0)
+    noise = DEVIATIONS * survival.deviation * np.sqrt(within.size)
+    if most > total / 5 or float(within.sum()) + noise > most:
+        return []
+    unit = f" {survival.unit}" if survival.unit else ""
+    sentence = (
+        f"Nearly all {survival.counted} are followed beyond the last bin of time, which ends at "
+        f"{survival.ends[-1]:,.6g}{unit}, so the curves say little: check the unit of the times, or give later bins."
+    )
+    return [Doubt("beyond-the-bins", sentence, {"last": float(survival.ends[-1])})]
 
 
 def _is_mostly_beyond(clusters: Clusters, name: str) -> bool:
@@ -534,11 +713,13 @@ def _listed(clusters: Sequence[int], n_clusters: int, singular: str = "", plural
     return f"{len(clusters)} of {n_clusters} clusters ({named}) {plural}".rstrip()
 
 
-def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doubt]:
+def _of_other_runs(
+    agreement: float | None, again: Repeated | None, *, is_clipped: bool = False
+) -> list[Doubt]:
     """Return a doubt if another run would probably find other clusters.
 
     It names the clusters that would be found again, and says whether noise, the table or the search
-    is the reason.
+    is the reason. Where a bound clips most rows (``is_clipped``), that is the reason, and no other is named.
     """
     if agreement is None or agreement >= ALL_FOUND_AGAIN:
         return []
@@ -554,10 +735,13 @@ def _of_other_runs(agreement: float | None, again: Repeated | None) -> list[Doub
         advice = _ADVICE[reason].format(equal_within=again.equal_within)
         if kept and lost:
             reason_text = f" It would find {_named(kept)} again, but not {_named(lost)}."
-    sentence = (
+    if is_clipped:
+        advice, numbers["reason"] = "", "bounds"
+    fact = (
         "Another run would probably find other clusters (imitated runs have an adjusted Rand index of "
-        f"{as_below(agreement)} with these, below {ALL_FOUND_AGAIN:g}): {advice}.{reason_text}"
+        f"{as_below(agreement)} with these, below {ALL_FOUND_AGAIN:g})"
     )
+    sentence = f"{_with_advice(fact, advice)}{reason_text}"
     return [Doubt("unstable", sentence, numbers)]
 
 

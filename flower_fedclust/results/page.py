@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.names import plural
 from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.results.doubts import advice_on_number
 from flower_fedclust.results.pictures import (
     Profile,
     cluster_figure,
@@ -117,7 +118,7 @@ def result_page(result: ResultData, subject: str = "") -> str:
         unit="" if profile is None else profile.unit,
         has_hidden=profile is not None and bool(np.isnan(profile.values).any()),
         doubts=[(str(doubt), doubt.basis == "rows" and has_guarantee) for doubt in result.doubts],
-        number="" if result.number is None else result.number.sentence,
+        number="" if result.number is None else advice_on_number(result.number, result.doubts),
         has_exact_sizes=are_exact and has_guarantee,
         has_exact_doubts=has_guarantee and any(doubt.basis == "rows" for doubt in result.doubts),
         **_privacy(result.privacy),

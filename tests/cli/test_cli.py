@@ -476,6 +476,23 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
     assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}
 
 
+def test_choose_k_says_that_a_bound_clips_all_rows_and_advises_no_number(
+    capsys, monkeypatch, tmp_path
+):
+    asked = ["choose-k", "--dataset", "iris", "--n-clusters", "2-4", "--set", "max_norm=0.1"]
+    code, out, _ = fedclust(
+        capsys, monkeypatch, *asked, "--epsilon", "20", "--seed", "0", "--out", str(tmp_path / "k")
+    )
+    assert code == 0
+    assert "No clear number: a bound clips most rows" in out
+    assert "lies on or beyond the bound max_norm=0.1, and noise did not move it there" in out
+    written = json.loads((tmp_path / "k" / "number.json").read_text())
+    assert (written["chosen"], written["is_clear"]) == (None, False)
+    assert written["doubts"][0]["code"] == "on-the-bound"
+    # The guarantee covers everything that is written.
+    assert {doubt["basis"] for doubt in written["doubts"]} == {"released"}
+
+
 def test_messages_are_printed_as_they_are(capsys, monkeypatch):
     code, _, said = fedclust(capsys, monkeypatch, "explain", "a:b:[red]c")
     # Not the picture that rich has for :b:.

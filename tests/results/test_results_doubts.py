@@ -11,11 +11,16 @@ from flower_fedclust.data import Table, partition
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.rounds import DensityGain
-from flower_fedclust.harness.run import doubt_lines
+from flower_fedclust.harness.run import doubt_lines, number_lines
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.validity import ALL_FOUND_AGAIN, Repeated
 from flower_fedclust.results.doubts import (
+    _of_density,
     _of_other_runs,
+    _of_survival,
+    advice_on_number,
+    clipping_of,
     collapse_of,
     doubts_about_labels,
     doubts_over_runs,
@@ -30,6 +35,7 @@ from flower_fedclust.strategies.common.noisy_cells import (
     repeated,
     weights_by_costs,
 )
+from flower_fedclust.tables.survival import Survival
 
 TABLE = [part for _, part in unequal_classes().groupby("site")]
 CLIENTS = [part[["first", "second", "third"]].to_numpy() for part in TABLE]
@@ -237,6 +243,135 @@ def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
     assert doubts_about_labels([first, none], [(first + 1) % 3, second]) == ()
     (doubt,) = doubts_about_labels([first, none], [second, second])
     assert (doubt.code, doubt.basis) == ("predicts-otherwise", "rows")
+
+
+# Bounds that clip
+
+
+def weather(n_rows=20_000):
+    """Rows of temperature, dew point, humidity and pressure, of norm about 1,000, at five clients."""
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(3, size=n_rows)
+    temperature = np.array([5, 15, 25])[kinds] + rng.normal(0, 4, n_rows)
+    dew_point = temperature - np.array([3, 8, 5])[kinds] + rng.normal(0, 3, n_rows)
+    humidity = np.array([85, 60, 65])[kinds] + rng.normal(0, 10, n_rows)
+    pressure = 1013 + np.array([8, 0, -6])[kinds] + rng.normal(0, 6, n_rows)
+    return np.array_split(np.stack([temperature, dew_point, humidity, pressure], axis=1), 5)
+
+
+#: Words of an advice that helps against noise only.
+AGAINST_NOISE = ("larger epsilon", "more rows", "noise is the reason")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "private-kmeans",
+        "private-mixture",
+        "private-density",
+        "federated-kmeans-private",
+        "fedsc-sums",
+        "fed-speclust-sums",
+        "fed-umap-sums",
+    ],
+)
+def test_clipping_is_named_first_and_no_advice_against_noise_contradicts_it(name):
+    """Every strategy that clips all rows says so, wherever its clusters lie."""
+    result = fc.simulate(name, weather(), n_clusters=3, epsilon=2.0, max_norm=30.0, seed=0)
+    first, *others = result.doubts
+    assert (first.code, first.basis) == ("on-the-bound", "released")
+    assert "max_norm clips the rows" in first.sentence
+    assert clipping_of(result.doubts) is first
+    assert not [one.sentence for one in others if any(word in str(one) for word in AGAINST_NOISE)]
+
+
+@pytest.mark.parametrize("name", ["private-kmeans", "private-mixture", "fedsc-sums"])
+def test_no_clipping_is_named_where_rows_are_within_the_bound(name):
+    result = fc.simulate(
+        name, weather(5000), n_clusters=3, epsilon=2.0, max_norm=1200.0, seed=0, random_state=0
+    )
+    assert clipping_of(result.doubts) is None
+
+
+def test_noise_that_moves_centers_beyond_the_bound_is_not_called_clipping(collapsed):
+    assert clipping_of(collapsed.doubts) is None
+    (doubt,) = (doubt for doubt in collapsed.doubts if doubt.code == "on-the-bound")
+    assert doubt.sentence.endswith("noise moved it there, or max_norm clips its rows.")
+    rows = [part[:40] / 100 for part in CLIENTS]
+    loud = fc.simulate("private-mixture", rows, n_clusters=3, epsilon=0.02, max_norm=1.0, seed=0)
+    assert clipping_of(loud.doubts) is None
+
+
+def test_a_run_whose_rows_are_clipped_advises_no_number_of_clusters():
+    result = fc.simulate("private-kmeans", weather(), n_clusters=(2, 5), max_norm=30.0, seed=0)
+    assert "no-clear-number" not in codes(result)
+    advice = advice_on_number(result.number, result.doubts)
+    assert advice.startswith("No clear number: a bound clips most rows")
+    assert advice in number_lines(result)
+    assert advice_on_number(result.number, ()) == result.number.sentence
+
+
+# Without noise
+
+
+class Fewer(fc.FederatedKMeans):
+    """A strategy without noise that returns one cluster."""
+
+    entries = ()
+
+    def protocol(self):
+        outcome = yield from super().protocol()
+        model = getattr(outcome, "model", outcome)
+        return KMeansModel(model.cluster_centers_[:1])
+
+
+def test_without_noise_a_lost_cluster_is_not_blamed_on_noise():
+    result = fc.simulate(Fewer(3), CLIENTS, seed=0)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.code == "dropped")
+    assert doubt.sentence == "The strategy returned 1 of 3 clusters."
+
+
+# Densities
+
+
+def test_a_density_in_doubt_names_columns_of_few_values_instead_of_epsilon():
+    gain = DensityGain(mean=1.5, deviation=0.01, hidden=29.0)
+    (plain,), (named,) = _of_density(gain), _of_density(gain, ["sex"])
+    assert "a larger epsilon." in plain.sentence
+    assert "The reason may be 'sex', which" in named.sentence
+    assert "a larger epsilon does not help" in named.sentence
+    assert named.numbers["few_valued"] == ["sex"]
+
+
+# Survival
+
+
+def survival(within, beyond, deviation=0.0):
+    """Counts of one cluster: rows in two bins with and without the event, and rows beyond the last bin."""
+    sums = np.array([[within / 2, 0.0, 0.0, within / 2, beyond, 3.0]])
+    return Survival(np.array([7.0, 14.0]), sums, deviation, unit="days")
+
+
+def test_rows_followed_beyond_the_last_bin_are_a_doubt():
+    (doubt,) = _of_survival(survival(20, 980))
+    assert doubt.code == "beyond-the-bins"
+    assert "beyond the last bin of time, which ends at 14 days" in doubt.sentence
+    assert "check the unit" in doubt.sentence
+    assert _of_survival(survival(200, 800)) == []
+    assert _of_survival(survival(20, 980, deviation=30.0)) == []  # noise may hide rows in the bins
+    assert _of_survival(None) == []
+
+
+def test_the_doubt_about_bins_of_time_tells_no_count_below_the_floor():
+    """Any count below the floor gives the same doubt."""
+    assert [len(_of_survival(survival(count, 100))) for count in (0, 4, 8, 9, 10)] == [
+        1,
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert _of_survival(survival(9, 15)) == []
 
 
 # Clusters and sites

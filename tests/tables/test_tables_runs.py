@@ -300,6 +300,75 @@ def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
     assert "nothing-described" in doubts(0.05, bounds=[0, 5000])
 
 
+@pytest.mark.parametrize("epsilon", [2.0, None])
+def test_a_column_that_lies_beyond_its_bounds_is_named_first_and_noise_is_not_blamed(epsilon):
+    """Pressures in hectopascal had bounds in bar, and with an epsilon all doubts spoke of noise."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"pressure": rng.normal(1013, 8, 4000), "heat": rng.normal(15, 8, 4000)})
+    columns = {"pressure": {"kind": "number", "bounds": [0.9, 1.1]}}
+
+    def doubts(columns):
+        own = [table.loc[part::2, list(columns)] for part in range(2)]
+        strategy = (
+            fc.FederatedKMeans(3) if epsilon is None else fc.PrivateKMeans(3, epsilon=epsilon)
+        )
+        return fc.simulate(strategy, own, schema={"columns": columns}, describe=True, seed=0).doubts
+
+    first, *others = doubts(columns)
+    assert (first.code, first.numbers["columns"]) == ("clipped-column", ["pressure"])
+    assert "check the unit of the column, and the bounds" in first.sentence
+    assert not [doubt for doubt in others if "larger epsilon" in doubt.sentence]
+    assert "clipped-column" not in [doubt.code for doubt in others]
+    (first, *_) = doubts({**columns, "heat": {"kind": "number", "bounds": [-30, 60]}})
+    assert (first.code, "reason" in first.numbers) == ("clipped-column", False)
+    assert not [
+        doubt
+        for doubt in doubts({"pressure": {"kind": "number", "bounds": [900, 1100]}})
+        if doubt.code == "clipped-column"
+    ]
+
+
+def test_a_code_for_missing_values_is_named_as_a_reason_for_a_skewed_column():
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(4000) < 0.05, 999.0, rng.normal(1.0, 0.2, 4000))
+    table = pd.DataFrame({"creatinine": values, "age": rng.normal(60, 10, 4000)})
+    columns = {"creatinine": {"kind": "number"}, "age": {"kind": "number", "bounds": [0, 120]}}
+    found = fc.simulate(
+        fc.PrivateKMeans(3, epsilon=5.0),
+        [table[::2], table[1::2]],
+        schema={"columns": columns},
+        seed=0,
+    )
+    (doubt,) = (doubt for doubt in found.doubts if doubt.code == "skewed-column")
+    assert "codes for missing values, list them under missing" in doubt.sentence
+
+
+def test_a_mixture_in_doubt_names_the_columns_of_few_values():
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(3, size=6000)
+    table = pd.DataFrame(
+        {
+            "dose": 10.0 * kinds + rng.normal(0, 2, 6000),
+            "sex": np.where(rng.random(6000) < 0.5, "f", "m"),
+            "stage": rng.integers(4, size=6000),
+        }
+    )
+    columns = {
+        "dose": {"kind": "number", "bounds": [-10, 30]},
+        "sex": {"kind": "binary", "categories": ["f", "m"]},
+        "stage": {"kind": "integer", "bounds": [0, 3]},
+    }
+    found = fc.simulate(
+        fc.PrivateMixture(3, epsilon=1.0),
+        [table[::2], table[1::2]],
+        schema={"columns": columns},
+        seed=0,
+    )
+    (doubt,) = (doubt for doubt in found.doubts if doubt.code == "one-gaussian")
+    assert doubt.numbers["few_valued"] == ["sex", "stage"]
+    assert "a larger epsilon does not help" in doubt.sentence
+
+
 def test_a_model_of_tables_is_evaluated_where_the_tables_are(tables):
     strategy = fc.PrivateKMeans(3, epsilon=2.0, federated_evaluation=True)
     labels = [table["sex"].to_numpy(dtype=str) for table in tables]
