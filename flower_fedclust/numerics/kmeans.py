@@ -30,15 +30,27 @@ COMPARED_CENTERS, COMPARED_ROWS = 1024, 512
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
     """Return the squared Euclidean distance of every row from every center, by one matrix product.
 
-    ``-2 x.c + ||c||^2 + ||x||^2``, added in this order; of shape (n_rows, n_clusters), and not negative.
+    ``-2 x.c + ||c||^2 + ||x||^2``, added in this order; of shape (n_rows, n_clusters), and not negative. With many rows
+    and centers all cores share the rows, in blocks that do not depend on the number of cores.
     """
     origin, offsets = from_the_first(centers)
     twice, squares = to_compare(offsets)
-    from_origin = rows if origin is None else rows - origin
-    distances: Floats = from_origin @ twice
-    distances += squares
-    distances += np.einsum("ij,ij->i", from_origin, from_origin)[:, None]
-    return np.maximum(distances, 0.0, out=distances)
+    distances = np.empty((len(rows), len(centers)))
+
+    def compare(block: slice) -> None:
+        from_origin = rows[block] if origin is None else rows[block] - origin
+        part = np.matmul(from_origin, twice, out=distances[block])
+        part += squares
+        part += np.einsum("ij,ij->i", from_origin, from_origin)[:, None]
+        np.maximum(part, 0.0, out=part)
+
+    threads = threads_for(rows.size * len(centers))
+    if threads == 1:
+        compare(slice(None))
+        return distances
+    for _ in mapped(compare, blocks(len(rows), 1, block_entries=COMPARED_ROWS), threads):
+        pass
+    return distances
 
 
 def to_compare(centers: Floats) -> tuple[Floats, Floats]:

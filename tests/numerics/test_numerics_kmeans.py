@@ -32,6 +32,17 @@ def test_squared_distances_are_scipys(rows_and_centers):
     np.testing.assert_allclose(squared_distances(rows, centers), expected, rtol=1e-12, atol=1e-9)
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e7])
+def test_squared_distances_have_the_same_bits_with_any_number_of_threads(shift):
+    rng = np.random.default_rng(0)
+    rows, centers = rng.normal(shift, 1, (1700, 100)), rng.normal(shift, 1, (900, 100))
+    with threads.jobs(1):
+        expected = squared_distances(rows, centers)
+    with threads.jobs(3):
+        np.testing.assert_array_equal(squared_distances(rows, centers), expected)
+    np.testing.assert_allclose(expected, cdist(rows, centers, "sqeuclidean"), rtol=1e-6)
+
+
 def test_nearest_center_is_the_argmin_of_scipys_distances(rows_and_centers):
     rows, centers = rows_and_centers
     labels = nearest_center(rows, centers)
