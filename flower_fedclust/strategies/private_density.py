@@ -70,8 +70,9 @@ WINDOWS = (1, 2, 4, 8)
 #: The fraction of all rows that such a sum must exceed.
 LEAST_PART = 0.001
 #: With noise, the number of cells of a grid is the number of rows over the standard deviation of the noise in a cell,
-#: times a factor: the first for each number of columns, the second for three directions among more columns.
-ROWS_OVER_NOISE, OF_MANY_COLUMNS = {1: 0.6, 2: 0.6, 3: 1.5}, 4.0
+#: times a factor: the first for each number of columns, the second for each number of directions among more columns.
+ROWS_OVER_NOISE = {1: 0.6, 2: 0.6, 3: 1.5}
+ROWS_OVER_NOISE_OF_DIRECTIONS = {1: 0.6, 2: 0.6, 3: 4.0}
 #: Clusters count as round if Gaussians leave at most this fraction of the squared density unexplained.
 LARGEST_MISFIT = 0.18
 #: At client level, a client's rows are assumed to lie in this many cells of the grid, and intervals of a range.
@@ -166,7 +167,8 @@ class PrivateDensity(SearchStrategy):
             np.maximum(space.values[:MOST_DIRECTIONS], LEAST_VARIANCE * space.total)
         )
         low, high, _ = yield from self._ranges(frame, directions, -reach, reach)
-        grid = Grid.over(low, high, OF_MANY_COLUMNS * self._rows_over_noise(n_rows))
+        n_cells = self._rows_over_noise(n_rows) * ROWS_OVER_NOISE_OF_DIRECTIONS[len(low)]
+        grid = Grid.over(low, high, n_cells)
         histogram = yield from self._histogram(frame, directions, grid)
         if self.label_noise or not _are_round(clusters, grid, histogram):
             return self._cut(frame, directions, grid, histogram)
@@ -298,13 +300,14 @@ class PrivateDensity(SearchStrategy):
 
 def _are_round(clusters: Found, grid: Grid, histogram: Histogram) -> bool:
     """Tell whether Gaussians at the centers of private k-means explain the noisy cells."""
-    n_known = min(clusters.centers.shape[1], MOST_DIRECTIONS)
+    n_directions = len(grid.shape)
+    n_known = min(clusters.centers.shape[1], n_directions)
     means, shares = (
-        np.zeros((len(clusters.centers), MOST_DIRECTIONS)),
+        np.zeros((len(clusters.centers), n_directions)),
         clusters.weights / clusters.weights.sum(),
     )
     means[:, :n_known] = clusters.centers[:, :n_known]
-    within = np.diag(clusters.space.values[:MOST_DIRECTIONS]) - (means.T * shares) @ means
+    within = np.diag(clusters.space.values[:n_directions]) - (means.T * shares) @ means
     places = (means - grid.low) / grid.width - 0.5
     return (
         misfit_of_round_clusters(histogram, places, within / grid.width**2, shares) < LARGEST_MISFIT

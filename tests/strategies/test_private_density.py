@@ -88,6 +88,22 @@ def test_shapes_among_six_columns_are_cut_in_three_directions(data, epsilon):
     assert result.metrics["ari"] > 0.9
 
 
+@pytest.mark.parametrize("n_columns", [501, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 100.0])
+@pytest.mark.parametrize("label_noise", [False, True])
+def test_a_grid_has_no_more_directions_than_a_sketch_shows(n_columns, epsilon, label_noise):
+    """With more than 500 columns, clients send a sketch, which may show only one direction."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(5, size=3000)
+    rows = rng.normal(size=(5, n_columns))[labels] + rng.normal(size=(3000, n_columns))
+    max_norm = 3 * n_columns**0.5
+    result = found((rows, labels), epsilon, 5, label_noise=label_noise, max_norm=max_norm)
+    if label_noise:
+        assert result.model.directions_.shape == (n_columns, result.model.labels_.ndim)
+    elif epsilon == 100.0:
+        assert result.metrics["ari"] > 0.99
+
+
 def test_private_k_means_costs_half_of_the_budget_in_many_columns_and_nothing_in_few():
     def cost_of_grid(data):
         costs = [

@@ -229,6 +229,33 @@ def test_many_components_have_simpler_covariances_and_fewer_directions():
         assert mixture_search.n_numbers(search.structures[0], *sizes) <= mixture_search.MOST_NUMBERS
 
 
+@pytest.mark.parametrize("n_columns", [501, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(100.0, marks=pytest.mark.long)])
+def test_a_sketch_shows_few_directions_and_the_mixture_has_no_more(n_columns, epsilon):
+    """With more than 500 columns, clients send a sketch, which may show only one direction."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(5, size=3000)
+    centers = rng.normal(size=(5, n_columns))
+    rows = centers[labels] + rng.normal(size=(3000, n_columns))
+    max_norm = 3 * n_columns**0.5
+    result = run(rows, 5, n_clients=2, epsilon=epsilon, max_norm=max_norm)
+    assert adjusted_rand_score(labels, result.model.predict(rows)) > (0.99 if epsilon > 1 else 0.8)
+
+
+@pytest.mark.parametrize("n_known", [1, 3, 20])
+def test_the_directions_of_a_mixture_are_those_of_centers_and_those_that_are_known(n_known):
+    rng = np.random.default_rng(0)
+    frame = authoring.Frame(np.zeros(60), 9.0)
+    values, directions = np.full(n_known, 9.0), np.eye(60)[:, :n_known]
+    space = Space(frame, 1e3, Units(1e3), values, directions, n_known, 1, np.full(1, 3.0), 200.0)
+    search = MixtureSearch(
+        space, rng.normal(size=(5, 60)), np.ones(5), private_mixture.AUTO[1:], rng
+    )
+    n_directions = min(4 + n_known, mixture_search.MOST_COLUMNS)
+    assert search.directions.shape == (60, n_directions)
+    assert search.normals.shape[2] == len(search.moment) == n_directions
+
+
 def test_directions_hold_all_differences_of_centers():
     """Rows spread most in other directions, and noise hides those of the centers in the second moment."""
     rng = np.random.default_rng(0)

@@ -91,7 +91,8 @@ class MixtureSearch:
         self.space, self.rng, self.sizes = space, rng, sizes
         self.seen: list[Seen] = []
         d, k = space.n_columns, len(centers)
-        n_directions = d if d <= MOST_COLUMNS else min(max(MOST_COLUMNS, k - 1), d)
+        known = _directions(space, centers)
+        n_directions = d if d <= MOST_COLUMNS else min(max(MOST_COLUMNS, k - 1), known.shape[1])
         if len(structures) > 1 and n_numbers(structures[0], k, n_directions) > MOST_OF_CHOICE:
             structures = structures[1:]
         while n_directions > 1 and n_numbers(structures[0], k, n_directions) > MOST_NUMBERS:
@@ -104,7 +105,7 @@ class MixtureSearch:
         basis = (
             np.eye(d)
             if n_directions == d
-            else directions_onto_grid(_directions(space, centers, n_directions))
+            else directions_onto_grid(np.ascontiguousarray(known[:, :n_directions]))
         )
         if n_directions < d:
             self.directions = basis
@@ -271,16 +272,18 @@ def _moment(space: Space, basis: Floats, least: float) -> Floats:
     return np.asarray(moment)
 
 
-def _directions(space: Space, centers: Floats, n_directions: int) -> Floats:
-    """Return orthonormal directions: first those in which centers differ, then those in which rows spread most."""
+def _directions(space: Space, centers: Floats) -> Floats:
+    """Return orthonormal directions: first those in which centers differ, then those in which rows spread most.
+
+    With many columns there are only a few, because a sketch of the second moment shows none that noise hides.
+    """
     offsets = centers - centers.mean(axis=0)
     _, sizes, between = np.linalg.svd(offsets, full_matrices=False)
     # k centers differ in at most k - 1 directions; singular values below ``least`` come from rounding.
     least = 1e-6 * max(float(sizes[0]), np.finfo(float).tiny)
     between = between[sizes > least][: len(centers) - 1]
     both = np.concatenate([between.T, space.directions], axis=1)
-    orthonormal = np.linalg.qr(both)[0]
-    return np.ascontiguousarray(orthonormal[:, :n_directions])
+    return np.asarray(np.linalg.qr(both)[0])
 
 
 def n_numbers(structure: Structure, k: int, d: int) -> int:
