@@ -61,7 +61,7 @@ from flower_fedclust.engine.settings import Settings
 from flower_fedclust.engine.wire import PROBE, encode
 from flower_fedclust.exact.capacity import LARGEST_BOUND, bits_with
 from flower_fedclust.exact.grid import ENTRY_BITS, MOST_ROWS
-from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM, check_real
 from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition, divided
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import PrivacyReport
@@ -977,7 +977,7 @@ class ClippedStrategy(PrivateStrategy):
         from data. Choose it together with units and origin.
     """
 
-    max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
+    max_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
 
     @property
     def max_norm_of_rows(self) -> float | None:

@@ -12,6 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 #: Between these bounds, squares and their sums neither overflow nor lose digits.
 LARGEST, SMALLEST = 1e150, 1e-150
 
+#: Between these bounds, eighth powers neither overflow nor lose digits. Noise has the norm of a row; its effect on a
+#: variance is a fourth power, and weights of variances are squares of these.
+LARGEST_NORM, SMALLEST_NORM = 1e30, 1e-30
+
 
 class DataError(ValueError):
     """Rows cannot be used. The message names a row and a column, and never a value.
@@ -130,22 +134,31 @@ def first_not_finite(
     ]
 
 
-def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], str]) -> str:
-    """Describe an entry whose square would overflow or underflow; "" if there is none."""
+def out_of_scale(
+    rows: NDArray[np.float64] | None,
+    column_name: Callable[[int], str],
+    *,
+    largest: float = LARGEST,
+    smallest: float = SMALLEST,
+) -> str:
+    """Describe an entry that is too large, or say that all are too small, to compute with; "" if none are."""
     size = 0.0 if rows is None or not rows.size else max(rows.max(), -rows.min())
-    if rows is not None and size > LARGEST:
-        row, column = divmod(int((np.abs(rows) > LARGEST).argmax()), rows.shape[1])
-        return f"row {row}, {column_name(column)} is beyond {LARGEST:g}; look for a wrong value, or scale the column."
+    if rows is not None and size > largest:
+        row, column = divmod(int((np.abs(rows) > largest).argmax()), rows.shape[1])
+        return f"row {row}, {column_name(column)} is beyond {largest:g}; look for a wrong value, or scale the column."
     return (
-        f"all entries are within {SMALLEST:g} of 0; scale the columns."
-        if 0 < size < SMALLEST
+        f"all entries are within {smallest:g} of 0; scale the columns."
+        if 0 < size < smallest
         else ""
     )
 
 
 def check_scale(rows: NDArray[np.float64], owner: str) -> None:
-    """Raise a DataError if the squares of rows would overflow or underflow."""
-    if where := out_of_scale(rows, lambda index: f"column {index}"):
+    """Raise a DataError if public rows are too large or too small for the norm of all rows to come from them."""
+    where = out_of_scale(
+        rows, lambda index: f"column {index}", largest=LARGEST_NORM, smallest=SMALLEST_NORM
+    )
+    if where:
         raise DataError(f"{owner}: {where}")
 
 
@@ -186,9 +199,9 @@ def check_real(
 
 
 def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
-    """Raise a ValueError if max_l1_norm is not positive, or is missing although there is an epsilon."""
+    """Raise a ValueError if max_l1_norm is too small or too large, or is missing although there is an epsilon."""
     if max_l1_norm is not None:
-        check_real("max_l1_norm", max_l1_norm, above=0)
+        check_real("max_l1_norm", max_l1_norm, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     elif epsilon is not None:
         raise ValueError(
             "max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped."

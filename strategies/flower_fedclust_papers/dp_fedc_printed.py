@@ -34,7 +34,7 @@ from flower_fedclust.exact.digits import digits_of, value_of_digits
 from flower_fedclust.exact.factorization import Penalties, center_steps
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
-from flower_fedclust.numerics.checks import LARGEST, SMALLEST
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM
 from flower_fedclust.privacy.accounting import MOST_SHARES, Plan, Share
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.strategies.dp_fedc import (
@@ -281,7 +281,7 @@ class DPFedCTheorem2(DPFedCPrinted):
     rho: float | Literal["growing"] = parameter("growing", at_least=0)
     batch_size: int = parameter(BATCH_SIZE, at_least=1)
     step_scale: float = parameter(5.0, above=0)
-    max_norm: float = parameter(at_least=SMALLEST, at_most=LARGEST)
+    max_norm: float = parameter(at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     epsilon: float | None = dataclasses.field(default=None, init=False)
     rays_from: Literal["auto", "zero"] = dataclasses.field(default="zero", init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)

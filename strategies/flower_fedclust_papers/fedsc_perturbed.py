@@ -21,7 +21,7 @@ from flower_fedclust.exact.spectral_sums import (
     matrix_onto_grid,
 )
 from flower_fedclust.exact.terms import Bound
-from flower_fedclust.numerics.checks import LARGEST, SMALLEST
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM
 from flower_fedclust.numerics.dictionary import code_map
 from flower_fedclust.strategies.common.spectral import Dictionary, kernel_within
 from flower_fedclust.strategies.fedsc import FedSC, FedSCClient, longest_code
@@ -91,7 +91,7 @@ class FedSCPerturbed(FedSC):
     epsilon: float | None = parameter(None, above=0, at_most=1000)
     delta: float = parameter(1e-6, at_least=1e-12, below=1)
     budget: Mapping[str, float] | None = parameter(None)
-    max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
+    max_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     relative_data_noise: float = parameter(0.0, at_least=0)
     relative_dictionary_noise: float = parameter(0.0, at_least=0)
     relative_code_noise: float = parameter(0.0, at_least=0)

@@ -23,7 +23,7 @@ from flower_fedclust.exact.spectral_sums import kernel_values
 from flower_fedclust.exact.sums import squared_distances
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import LARGEST, SMALLEST
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.nystrom import landmark_distances
 from flower_fedclust.privacy.noise import add_relative_noise
@@ -72,7 +72,7 @@ class PerturbedCodes(CodedRowsStrategy):
     epsilon: float | None = parameter(None, above=0, at_most=1000)
     delta: float = parameter(1e-6, at_least=1e-12, below=1)
     budget: Mapping[str, float] | None = parameter(None)
-    max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
+    max_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     relative_noise: float = parameter(0.0, at_least=0)
     averaging: Averaging = parameter("landmarks")
 

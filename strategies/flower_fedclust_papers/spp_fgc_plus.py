@@ -32,7 +32,7 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.rounds import Array, MissedRoundError, Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
-from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM, warn_of_empty_clusters
 from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.global_graph import full_affinity
 from flower_fedclust.numerics.kmeans import centers_of
@@ -149,7 +149,7 @@ class SPPFGCPlus(ProtocolStrategy):
     n_prototypes: int | None = parameter(None, at_least=1)
     epsilon: float | None = parameter(None, above=0, at_most=1000)
     delta: float = parameter(1e-6, above=0, below=1)
-    max_l1_norm: float | None = parameter(None, above=0)
+    max_l1_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     #: Clients add the noise, which would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 

@@ -20,7 +20,12 @@ from sklearn.mixture import GaussianMixture
 from flower_fedclust.engine import Entry, Gather, Reply, answers, parameter
 from flower_fedclust.engine.rounds import Array, Round
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
+from flower_fedclust.numerics.checks import (
+    LARGEST_NORM,
+    SMALLEST_NORM,
+    DataError,
+    check_max_l1_norm,
+)
 from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.global_graph import GlobalGraph
 from flower_fedclust.numerics.prototypes import (
@@ -105,7 +110,7 @@ class SPPFGCPrinted(SPPFGC):
     affinity: Literal["kl", "distances"] = parameter("kl")
     assignment: Literal["rows-of-s", "components"] = parameter("rows-of-s")
     epsilon: float | None = parameter(None, above=0)
-    max_l1_norm: float | None = parameter(None, above=0)
+    max_l1_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     #: Clients add the noise, which would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 

@@ -18,6 +18,7 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Bound, count, products, squares, total
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM
 from flower_fedclust.numerics.copies import copies_of
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import nearest_covariances
@@ -84,7 +85,7 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
     relation = "add-or-remove"
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
-    max_l1_norm: float = parameter(above=0)
+    max_l1_norm: float = parameter(at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
     #: The noise protects against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 import flower_fedclust as fc
+from flower_fedclust.numerics.checks import LARGEST_NORM, SMALLEST_NORM
 
 ROWS = np.random.default_rng(8).normal(size=(21, 4))
 NOISE = {"epsilon": 1.0, "max_norm": 1.0}
@@ -36,6 +38,50 @@ BAD = [
 def test_a_wrong_parameter_is_named(kind, options, name):
     with pytest.raises(ValueError, match=name):
         kind(3, **options).check_complete()
+
+
+@pytest.mark.parametrize("norm", [SMALLEST_NORM / 2, 2 * LARGEST_NORM])
+def test_a_norm_whose_powers_no_float_holds_is_refused(norm):
+    with pytest.raises(ValueError, match=r"max_norm is .* at least 1e-30 and at most 1e\+30"):
+        fc.PrivateKMeans(3, max_norm=norm)
+    with pytest.raises(ValueError, match=r"max_l1_norm is .* at least 1e-30 and at most 1e\+30"):
+        fc.SPPFGCSums(3, max_l1_norm=norm)
+    with pytest.raises(fc.DataError, match=r"server_data: .*1e[-+]30"):
+        fc.PrivateKMeans(3, server_data=ROWS * norm / np.abs(ROWS).max())
+
+
+@pytest.mark.parametrize("norm", [SMALLEST_NORM, LARGEST_NORM])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        fc.DPFedC,
+        fc.FedSCSums,
+        fc.FedSpeClustSums,
+        fc.PrivateDensity,
+        fc.PrivateKMeans,
+        fc.PrivateMixture,
+        fc.SPPFGCSums,
+    ],
+)
+def test_a_run_works_at_the_smallest_and_at_the_largest_norm(kind, norm):
+    rows = np.random.default_rng(0).normal(size=(600, 4)) * norm / 4
+    bound = {"max_l1_norm" if kind is fc.SPPFGCSums else "max_norm": norm}
+    result = fc.simulate(kind(3, epsilon=2.0, **bound), [rows[::2], rows[1::2]], seed=0)
+    assert sum(map(len, result.labels)) == 600
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e140])
+@pytest.mark.parametrize("kind", [fc.PrivateDensity, fc.PrivateKMeans])
+@pytest.mark.parametrize("n_clusters", [3, "auto"])
+def test_without_noise_labels_do_not_depend_on_the_scale(kind, scale, n_clusters):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, 4)) + 9 * rng.normal(size=(3, 4))[rng.integers(3, size=600)]
+    found = [
+        fc.simulate(kind(n_clusters, epsilon=None), [part[::2], part[1::2]], seed=0)
+        for part in (rows, rows * scale)
+    ]
+    one, other = (result.labels for result in found)
+    assert adjusted_rand_score(np.concatenate(one), np.concatenate(other)) > 0.99
 
 
 def test_parameters_that_are_set_later_are_checked_before_the_run():

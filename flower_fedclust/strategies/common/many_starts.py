@@ -30,7 +30,12 @@ from flower_fedclust.numerics.spectrum import kept_of_singular, variances_along
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.strategies.common.clusters import lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
-from flower_fedclust.strategies.common.noisy_cells import NoisyCells, different, spread_out
+from flower_fedclust.strategies.common.noisy_cells import (
+    NoisyCells,
+    different,
+    in_seven_digits,
+    spread_out,
+)
 from flower_fedclust.strategies.common.small_clusters import (
     FINER,
     N_INIT,
@@ -251,7 +256,7 @@ def _starts(cells: Cells, n_clusters: int, most_restarts: int, rng: np.random.Ge
             min(N_RESTARTS, most_restarts),
         )
     )
-    by_cost: dict[np.float32, Floats] = {}
+    by_cost: dict[float, Floats] = {}
     for n_done in range(n_restarts):
         if n_done > 40 + 3 * len(by_cost):
             break  # there are only few distinct results
@@ -262,7 +267,7 @@ def _starts(cells: Cells, n_clusters: int, most_restarts: int, rng: np.random.Ge
             labels = estimator.fit(points, sample_weight=cells.counts).labels_
         members = (labels == np.arange(n_clusters)[:, None]).astype(np.float64)
         fallback = estimator.cluster_centers_ @ cells.directions.T
-        by_cost[np.float32(estimator.inertia_)] = centers_of(
+        by_cost[float(in_seven_digits(estimator.inertia_))] = centers_of(
             members @ sums, members @ cells.counts, fallback
         )
     return np.array([by_cost[inertia] for inertia in sorted(by_cost)])

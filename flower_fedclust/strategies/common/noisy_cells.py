@@ -702,7 +702,7 @@ def _another_run(
     n_starts = math.ceil(N_STARTS * min(1.0, MANY_CLUSTERS / k))
     starts = kmeans_of_cells(means, np.tile(counts, (n_starts, 1)), k, rng)
     _, squared = nearest_of_each(means, starts)
-    costs = (squared @ counts).astype(np.float32)
+    costs = in_seven_digits(squared @ counts)
 
     # A run compares n_compared solutions by their costs on the rows: those that cost least on the cells.
     _, distinct = np.unique(costs, return_index=True)
@@ -717,6 +717,12 @@ def _another_run(
     of_rest = rng.standard_normal((k, len(directions))) * np.sqrt(2 * errors[:, 1:])
     rest = of_rest - of_rest @ directions @ directions.T
     return best, noise * (of_inside @ directions.T + rest)
+
+
+def in_seven_digits(costs: Floats) -> Floats:
+    """Round costs as a float32 would, at any scale: equal solutions differ in later digits because of rounding."""
+    mantissas, exponents = np.frexp(costs)
+    return np.ldexp(mantissas.astype(np.float32).astype(np.float64), exponents)
 
 
 def adjusted_rand(first: Labels, other: Labels, n_clusters: int) -> float:

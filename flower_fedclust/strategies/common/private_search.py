@@ -486,7 +486,9 @@ def nearer_in_many(variances: Floats) -> float:
     factor, a few points near the middle would be nearest to almost all rows. ``variances`` are the variances of the
     rows, or of the rows in a cell, along the directions.
     """
-    effective = float(variances.sum()) ** 2 / float((variances**2).sum())
+    # A power of two changes no digit, and the squares of the quotients fit into floats.
+    relative = np.ldexp(variances, -math.frexp(float(variances.max()))[1])
+    effective = float(relative.sum()) ** 2 / float((relative**2).sum())
     return min(1.0, math.sqrt(FEW_DIRECTIONS / effective))
 
 

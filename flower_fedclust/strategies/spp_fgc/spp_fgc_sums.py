@@ -29,6 +29,8 @@ from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import (
+    LARGEST_NORM,
+    SMALLEST_NORM,
     DataError,
     check_integer,
     check_max_l1_norm,
@@ -145,7 +147,7 @@ class CellsStrategy(PrivateStrategy):
     """
 
     n_prototypes: int | None = parameter(None, at_least=1)
-    max_l1_norm: float | None = parameter(None, above=0)
+    max_l1_norm: float | None = parameter(None, at_least=SMALLEST_NORM, at_most=LARGEST_NORM)
 
     def check_complete(self) -> None:
         """Raise a ValueError if there is noise and no norm."""
