@@ -42,6 +42,7 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.many_starts import (
     ALL_ROWS_ROUNDS,
+    MOST_COLUMNS,
     StartsClient,
     kmeans_of_all_rows,
     spectrum_of,
@@ -368,19 +369,35 @@ def _noted(
 
 
 def _keep(search: MixtureSearch, asked: Round, received: Total) -> None:
-    """Add a released sum to the search, if it says something about the mixture."""
-    if (of_rows := _of_rows(asked.question_for(None))) is not None:
+    """Add a released sum to the search, if it says something about the mixture.
+
+    With very many columns, sums of offsets in all columns are replaced by their parts in the directions of the mixture:
+    the covariance of a thousand numbers for each center would not fit into memory, and noise in orthonormal directions
+    is as in columns.
+    """
+    question = asked.question_for(None)
+    is_wide = question.asks is PrivateMixtureClient.steps and search.space.n_columns > MOST_COLUMNS
+    basis = search.directions if is_wide else np.zeros((0, 0))
+    if (of_rows := _of_rows(question, basis)) is not None:
         n_units = search.space.units.number
+        arrays = [_turned(array, basis) for array in received] if basis.size else list(received)
         noise = [
             np.full(array.size, sd / n_units)
-            for array, sd in zip(received, received.noise, strict=True)
+            for array, sd in zip(arrays, received.noise, strict=True)
         ]
-        values = np.concatenate([array.ravel() for array in received]) / n_units
+        values = np.concatenate([array.ravel() for array in arrays]) / n_units
         search.seen.append(Seen(values, np.concatenate(noise), of_rows))
 
 
-def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
+def _turned(offsets: Floats, basis: Floats) -> Floats:
+    """Return offsets in the directions of a basis; the last column, which counts rows, stays as it is."""
+    return np.concatenate([offsets[..., :-1] @ basis, offsets[..., -1:]], axis=-1)
+
+
+def _of_rows(question: Question, basis: Floats) -> Callable[[Rows], Floats] | None:
     """Return the function of a row that a question adds up; None if its sum says little about the mixture.
+
+    Offsets in all columns are turned into a ``basis`` that has an entry.
 
     With this function, the search computes the sums that it expects under any mixture. Clients
     compute the same function of each row, on a grid.
@@ -407,9 +424,11 @@ def _of_rows(question: Question) -> Callable[[Rows], Floats] | None:
         rows = rows.projected(directions)
         nearest = rows.nearest(points)
         is_nearest = (nearest[:, None] == np.arange(len(points))).astype(np.float64)
-        offsets = rows.offsets(points, nearest, bound).with_constant(weight)
+        offsets = rows.offsets(points, nearest, bound).with_constant(weight).values
+        if basis.size:
+            offsets = _turned(offsets, basis)
         # Each row has its offset at its nearest point, and zeros at all other points.
-        at_points = is_nearest[:, :, None] * offsets.values[:, None]
+        at_points = is_nearest[:, :, None] * offsets[:, None]
         return np.asarray(at_points.reshape(len(is_nearest), -1))
 
     return of_rows

@@ -242,6 +242,22 @@ def test_a_sketch_shows_few_directions_and_the_mixture_has_no_more(n_columns, ep
     assert adjusted_rand_score(labels, result.model.predict(rows)) > (0.99 if epsilon > 1 else 0.8)
 
 
+def test_in_many_columns_the_search_sees_steps_in_the_directions_of_the_mixture(monkeypatch):
+    """The covariance of all columns of all centers would take 16 columns^2 k^2 bytes."""
+    n_values, first = [], MixtureSearch.first
+
+    def counted(search):
+        n_values.append([len(seen.values) for seen in search.seen])
+        return first(search)
+
+    monkeypatch.setattr(MixtureSearch, "first", counted)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4, 600))[rng.integers(4, size=2000)] + rng.normal(size=(2000, 600))
+    run(rows, 4, n_clients=2, epsilon=4.0, max_norm=60.0)
+    assert n_values
+    assert max(map(max, n_values)) < 2000
+
+
 @pytest.mark.parametrize("n_known", [1, 3, 20])
 def test_the_directions_of_a_mixture_are_those_of_centers_and_those_that_are_known(n_known):
     rng = np.random.default_rng(0)
