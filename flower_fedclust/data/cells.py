@@ -35,6 +35,15 @@ READ_AS_MISSING = frozenset(
 #: labels.
 LABELS = "labels of codes"
 
+#: The key in a DataFrame's ``attrs`` for the columns in which 1.234 may be 1234 or 1.234, because other numbers of the
+#: table have decimal commas. The cells stay as they are, because they may be categories.
+UNCLEAR_POINTS = "columns with unclear points"
+
+#: What is wrong with such a column, and the remedy.
+WHY_UNCLEAR = (
+    "has numbers like 1.234 in a table with decimal commas; write 1234 or 1,234, as it is meant"
+)
+
 _NUMBER = r"^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf|infinity))$"
 
 
@@ -60,6 +69,11 @@ def are_cells(series: Any) -> bool:
     import pyarrow as pa
 
     return isinstance(series.dtype, pd.ArrowDtype) and series.dtype.pyarrow_dtype == pa.string()
+
+
+def has_unclear_points(series: Any) -> bool:
+    """Tell whether 1.234 may be 1234 or 1.234 in a column; see UNCLEAR_POINTS."""
+    return series.name in series.attrs.get(UNCLEAR_POINTS, ())
 
 
 def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:

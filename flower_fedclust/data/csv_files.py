@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from flower_fedclust.data.batches import Part
-from flower_fedclust.data.cells import are_missing, cells_of, numbers_in
+from flower_fedclust.data.cells import UNCLEAR_POINTS, cells_of, numbers_in
 from flower_fedclust.data.frames import check_unique
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import reading
@@ -36,11 +36,11 @@ _BLOCK, _LARGEST_BLOCK = 2**20, 2**26
 _NAMED_SEPARATOR = re.compile(r'"?sep=([;,\t|])"?[;,\t|]*\r?(?:\n|$)', re.IGNORECASE)
 
 #: A number with a decimal comma: alone between two semicolons of a line (_DECIMAL_COMMA); or as a whole cell that may
-#: have a comma (_WITH_COMMA).
+#: have a comma (_WITH_COMMA). Points may separate thousands, unless the number begins with 0.
 _DECIMAL_COMMA = re.compile(
     r'(?:^|;)\s*"?[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+"?\s*(?:;|$)', re.MULTILINE
 )
-_WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
+_WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|[1-9]\d{0,2}(?:\.\d{3})+)(?:,\d+)?(?:[eE][+-]?\d+)?\s*"
 
 #: A number whose comma must be a decimal comma (in 1,234 it may separate thousands): as a pattern, in quotation marks,
 #: and between two tabs.
@@ -109,14 +109,76 @@ class Dialect:
         return "" if re.fullmatch(r"Unnamed: \d+", name) else name
 
 
-def read_csv_file(
-    file: IO[bytes], path: Path, names: Collection[str] = (), *, thousands: bool = True
-) -> Any:
-    """Return the cells of a file as text, in a pandas DataFrame.
+@dataclass(frozen=True)
+class Decimals:
+    """How the numbers in the columns of a file are written, as :func:`agree_on_decimals` found it."""
 
-    Decimal commas become points, except in the columns ``names``, which hold names of rows, clients or classes. If a
-    column with decimal commas also has points, these separate thousands if ``thousands`` is set. Otherwise the column
-    stays as it is, because 1.234 may be either number.
+    #: The columns with decimal commas, in which points separate thousands.
+    with_commas: frozenset[str] = frozenset()
+    #: The columns in which 1.234 may be 1234 or 1.234.
+    unclear: frozenset[str] = frozenset()
+
+    def applied(self, cells: Any) -> Any:
+        """Return a DataFrame of cells with decimal points, and mark its unclear columns (see UNCLEAR_POINTS)."""
+        changed = cells.assign(
+            **{name: _with_points(cells[name]) for name in cells if name in self.with_commas}
+        )
+        if self.unclear:
+            changed.attrs = {UNCLEAR_POINTS: sorted(self.unclear)}
+        return changed
+
+
+class _Marks:
+    """The columns of a file in which a decimal comma, a decimal point, or a point that may separate thousands occurs.
+
+    Attributes
+    ----------
+    commas : set of str
+        Columns with decimal commas.
+    points : set of str
+        Columns with numbers such as 0.5 or 1.25, whose points cannot separate thousands.
+    either : set of str
+        Columns with numbers such as 1.234, whose points may be decimal points, or separate thousands.
+    """
+
+    def __init__(self) -> None:
+        self.commas, self.points, self.either = set[str](), set[str](), set[str]()
+
+    def add(self, cells: Any) -> None:
+        """Look at a DataFrame of cells."""
+        for name, column in cells.items():
+            is_number = column.str.fullmatch(_WITH_COMMA).fillna(False)
+            numbers = column[is_number]
+            has_comma = numbers.str.contains(",", regex=False)
+            if has_comma.any():
+                self.commas.add(name)
+            if numbers[~has_comma].str.contains(".", regex=False).any():
+                self.either.add(name)
+            floats, is_text = numbers_in(column[~is_number])
+            if (~is_text & (floats == floats)).any():
+                self.points.add(name)
+
+
+def read_csv_file(
+    file: IO[bytes],
+    path: Path,
+    names: Collection[str] = (),
+    *,
+    thousands: bool = True,
+    decimals: Decimals | None = None,
+) -> Any:
+    """Return the cells of a file as text, in a pandas DataFrame, with decimal points in place of decimal commas.
+
+    Parameters
+    ----------
+    file, path
+        The opened file, and its path.
+    names : collection of str
+        Columns with names of rows, clients or classes, which stay as they are.
+    thousands : bool, default=True
+        As for :func:`agree_on_decimals`.
+    decimals : Decimals, optional
+        How its numbers are written, if this was decided together with other files of the table.
     """
     import pandas as pd
     import pyarrow as pa
@@ -135,14 +197,12 @@ def read_csv_file(
     else:
         frame = cells_of(table)
     frame = frame.set_axis(dialect.columns, axis=1)
-    if dialect.decimal == ".":
-        return frame
-    with_points = {
-        name: _with_points(values)
-        for name, values in frame.items()
-        if name not in names and _has_commas(values, thousands)
-    }
-    return frame.assign(**with_points)
+    if decimals is None:
+        marks = _Marks()
+        if dialect.decimal == ",":
+            marks.add(frame)
+        decimals = _decided([marks], names, thousands=thousands)
+    return decimals.applied(frame)
 
 
 def _are_all_text(table: Any) -> bool:
@@ -207,8 +267,8 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
     """Return the separator of the fields, unless it is known, and the decimal mark.
 
     In countries where one and a half is written 1,5, spreadsheets separate fields by semicolons or tabs, and other
-    programs put such numbers in quotation marks. If the decimal mark is a comma, 1.5 stays text; if it is a point, 1,5
-    stays text. So a number in the wrong form is refused as text, and never read as another number.
+    programs put such numbers in quotation marks. The mark is a comma if some numbers have a decimal comma; then each
+    column is looked at (see :func:`agree_on_decimals`). If it is a point, 1,5 stays text, and is refused as a number.
     """
     if separator is None:
         header, first, *_ = [*_without_quotes(beginning), "", ""]
@@ -263,16 +323,18 @@ def checked_lines(read: Callable[[], T], path: Path) -> T:
         ) from None
 
 
-def _has_commas(cells: Any, thousands: bool) -> bool:
-    """Tell whether a column has decimal commas: some of its numbers have one, and no number has a decimal point."""
-    is_number = cells.str.fullmatch(_WITH_COMMA).fillna(False)
-    numbers, others = cells[is_number], cells[~is_number]
-    if not numbers.str.contains(",", regex=False).any():
-        return False
-    if not thousands and numbers.str.contains(".", regex=False).any():
-        return False
-    _, is_text = numbers_in(others)
-    return bool((is_text | are_missing(others)).all())
+def _decided(marks: Sequence[_Marks], names: Collection[str], *, thousands: bool) -> Decimals:
+    """Decide how the numbers are written in files that may have decimal commas; ``names`` stay as they are."""
+    commas, points, either = (
+        set[str]().union(*columns).difference(names)
+        for columns in (
+            [one.commas for one in marks],
+            [one.points for one in marks],
+            [one.either for one in marks],
+        )
+    )
+    with_commas = commas - points if thousands else commas - points - either
+    return Decimals(frozenset(with_commas), frozenset(either - points - with_commas))
 
 
 def _with_points(cells: Any) -> Any:
@@ -325,37 +387,51 @@ class CsvPart(Part):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.n_rows = 0
-        # The columns whose numbers have decimal commas, in this file or in another file of the same client.
-        self.with_commas: set[str] = set()
+        #: How the numbers are written; see agree_on_decimals.
+        self.decimals = Decimals()
         with self._opened() as file:
             self.dialect = dialect_of(file, path)
             self.columns = self.dialect.columns
         # Whether PyArrow can read the file: all lines have equally many fields, and every quotation mark is closed.
         self._is_even = not self.dialect.may_be_open
-        has_points = set[str]()
-        for chunk in self._scanned():
-            self.n_rows += len(chunk)
-            for name, cells in chunk.items() if self.dialect.decimal == "," else ():
-                self.with_commas |= {name} if _has_commas(cells, thousands=True) else set()
-                has_points |= {name} if _has_points(cells) else set()
-        self.with_commas -= has_points
+        self._marks: _Marks | None = None
+        self._scan(self.dialect.decimal == ",")
 
     def _opened(self) -> Any:
         """Open the file, with errors that say what to do."""
         return reading(self.path, "csv", "save the table as csv again", name=self.name, most=2**63)
 
-    def _scanned(self) -> Iterator[Any]:
-        """Yield all rows once, by PyArrow if it can read the file, or else by pandas."""
+    @property
+    def marks(self) -> _Marks:
+        """The marks in the file's numbers."""
+        if self._marks is None:
+            self._scan(True)
+        assert self._marks is not None
+        return self._marks
+
+    def _scan(self, for_marks: bool) -> None:
+        """Read all rows once, by PyArrow if it can read the file, or else by pandas: count them, and find the marks."""
         import pyarrow as pa
 
-        wanted = self.columns if self.dialect.decimal == "," else self.columns[:1]
         try:
-            yield from self._chunks(wanted, SCANNED_ROWS)
+            self._scan_chunks(for_marks)
         except DataError as error:
-            if not isinstance(error.__cause__, pa.ArrowException):
+            if not (self._is_even and isinstance(error.__cause__, pa.ArrowException)):
                 raise
-            self.n_rows, self._is_even = 0, False
-            yield from self._chunks(wanted, SCANNED_ROWS)
+            self._is_even = False
+            self._scan_chunks(for_marks)
+
+    def _scan_chunks(self, for_marks: bool) -> None:
+        """Read all rows once, to count them and to find the marks."""
+        wanted = self.columns if for_marks else self.columns[:1]
+        n_rows, marks = 0, _Marks()
+        for chunk in self._chunks(wanted, SCANNED_ROWS):
+            n_rows += len(chunk)
+            if for_marks:
+                marks.add(chunk)
+        self.n_rows = n_rows
+        if for_marks:
+            self._marks = marks
 
     def _chunks(self, columns: Sequence[str], n_rows: int) -> Iterator[Any]:
         """Yield columns of all rows as DataFrames of cells, about ``n_rows`` at a time."""
@@ -376,19 +452,53 @@ class CsvPart(Part):
     def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
         """Yield the named columns of all rows as text, with decimal points."""
         for chunk in self._chunks(columns, n_rows):
-            yield chunk.assign(
-                **{name: _with_points(chunk[name]) for name in columns if name in self.with_commas}
-            )
+            yield self.decimals.applied(chunk)
 
 
-def _has_points(cells: Any) -> bool:
-    """Tell whether some numbers in a column have decimal points."""
-    floats, is_text = numbers_in(cells[~cells.str.fullmatch(_WITH_COMMA).fillna(False)])
-    return bool((~is_text & (floats == floats)).any())
+def agree_on_decimals(
+    parts: Sequence[CsvPart], names: Collection[str], *, thousands: bool = True
+) -> None:
+    """Decide for all files of a table together how the numbers in each column are written.
+
+    A file with decimal commas shows that its points separate thousands, unless a number such as 0.5 shows that they are
+    decimal points. Another file of the table may lack such numbers; it is read in the same way if the comma does not
+    separate its fields and none of its points must be a decimal point.
+
+    Parameters
+    ----------
+    parts : sequence of CsvPart
+    names : collection of str
+        Columns with names of rows, clients or classes, which stay as they are.
+    thousands : bool, default=True
+        Whether points separate thousands in a column with decimal commas. Otherwise such a column is unclear.
+    """
+    if all(part.dialect.decimal == "." for part in parts):
+        return
+    alike = [
+        part
+        for part in parts
+        if part.dialect.decimal == "," or (part.dialect.separator != "," and not part.marks.points)
+    ]
+    decimals = _decided([part.marks for part in alike], names, thousands=thousands)
+    for part in alike:
+        part.decimals = decimals
 
 
-def agree_on_decimals(parts: Sequence[CsvPart], names: Collection[str]) -> None:
-    """Decide for all files together which columns have decimal commas; columns in ``names`` have none."""
-    everywhere = set[str]().union(*(part.with_commas for part in parts)).difference(names)
-    for part in parts:
-        part.with_commas = everywhere if part.dialect.decimal == "," else set()
+def decimals_of(
+    paths: Sequence[Path], names: Collection[str], *, thousands: bool
+) -> dict[Path, Decimals]:
+    """Decide how the numbers are written in the .csv files of one table; see :func:`agree_on_decimals`.
+
+    Files are read for this only if one of them has decimal commas.
+    """
+    if not any(map(_has_decimal_commas, paths)):
+        return {}
+    parts = [CsvPart(path) for path in paths]
+    agree_on_decimals(parts, names, thousands=thousands)
+    return {part.path: part.decimals for part in parts}
+
+
+def _has_decimal_commas(path: Path) -> bool:
+    """Tell whether the first lines of a file have decimal commas."""
+    with reading(path, "csv", "save the table as csv again", name=path.name, most=2**63) as file:
+        return dialect_of(file, path).decimal == ","

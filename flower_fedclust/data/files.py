@@ -29,8 +29,10 @@ from flower_fedclust.data.by_client import clients_in, spread
 from flower_fedclust.data.cells import LABELS
 from flower_fedclust.data.csv_files import (
     CsvPart,
+    Decimals,
     agree_on_decimals,
     check_first_line,
+    decimals_of,
     read_csv_file,
     rows_above,
 )
@@ -436,23 +438,33 @@ def read_batches(
         raise DataError(f"{name} has no rows; give at least one.")
     roles = {"label": label_column, "id": id_column, "subject": subject_column}
     agree_on_decimals([part for part in parts if isinstance(part, CsvPart)], _named(roles))
+    return _table_in_batches(parts, name, roles, columns)
+
+
+def _table_in_batches(
+    parts: Sequence[Part],
+    name: str,
+    roles: Mapping[str, str | None],
+    columns: Sequence[str] | None,
+) -> Table:
+    """Return files as a Table whose rows are read in batches; see :func:`table_of` for the parameters."""
     rows = Batches(parts, name, _features_of(parts[0].columns, name, roles, columns))
     read = {
         role: None
         if column is None
         else _names_of_rows(rows.column(column).to_frame(), column, name, role)
         for role, column in roles.items()
-        if role != "subject"
+        if role in ("label", "id")
     }
-    _check_ids(read["id"], name, id_column)
+    _check_ids(read["id"], name, roles["id"])
     return Table(
         rows=rows,
         labels=read["label"],
         columns=rows.columns,
         name=name,
         row_ids=read["id"],
-        id_column=id_column or ROW,
-        subjects=_subjects_in(rows, subject_column, name),
+        id_column=roles["id"] or ROW,
+        subjects=_subjects_in(rows, roles["subject"], name),
     )
 
 
@@ -639,14 +651,20 @@ def read_folder(
             )
     check_spellings(files_by_client, f"the folder {folder}")
     roles = {"label": label_column, "client": None, "id": id_column, "subject": subject_column}
-    named = {"label_column": label_column, "id_column": id_column, "subject_column": subject_column}
+    filled = [path for path in paths if not path.is_file() or path.stat().st_size > 0]
+    csv_paths = [path for path in filled if _READERS[path.suffix.lower()] is read_csv_file]
+    decimals = decimals_of(csv_paths, _named(roles), thousands=raw)
     tables, empty = [], []
     for path in paths:
-        if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
-            tables.append(read_batches(path, columns=columns, **named))
-        elif (path.is_file() and path.stat().st_size == 0) or len(
-            frame := _read_frame(path, roles, raw=raw)
-        ) == 0:
+        if path in filled and _size_of(path) > MOST_IN_MEMORY:
+            part = _open_part(path)
+            if isinstance(part, CsvPart):
+                part.decimals = decimals.get(path, Decimals())
+            tables.append(_table_in_batches([part], path.name, roles, columns))
+        elif (
+            path not in filled
+            or len(frame := _read_frame(path, roles, raw=raw, decimals=decimals.get(path))) == 0
+        ):
             empty.append(path.name)
         else:
             tables.append(table_of(frame, path.name, roles, columns, raw=raw))
@@ -684,8 +702,13 @@ def rows_in_order(table: Table, wanted: Sequence[str], source: str) -> Any:
     return table.rows.iloc[:, order] if hasattr(table.rows, "iloc") else table.rows[:, order]
 
 
-def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> Any:
-    """Read a file into a pandas DataFrame whose column names are text."""
+def _read_frame(
+    path: Path, roles: Mapping[str, str | None], *, raw: bool, decimals: Decimals | None = None
+) -> Any:
+    """Read a file into a pandas DataFrame whose column names are text.
+
+    ``decimals`` says how the numbers of a .csv file are written, if this was decided with other files.
+    """
     if path.is_dir():
         raise DataError(
             f"{path} is a folder; use read_folder for a folder with a file for each client."
@@ -700,7 +723,8 @@ def _read_frame(path: Path, roles: Mapping[str, str | None], *, raw: bool) -> An
     names = _named(roles)
     with reading(path, ending[1:], f"save the table as {ending[1:]} again", name=path.name) as file:
         if _READERS[ending] is read_csv_file:
-            return as_frame(read_csv_file(file, path, names, thousands=raw), path.name)
+            frame = read_csv_file(file, path, names, thousands=raw, decimals=decimals)
+            return as_frame(frame, path.name)
         return as_frame(_READERS[ending](file, path), path.name, names=names)
 
 

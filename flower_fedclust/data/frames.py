@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.cells import are_cells, numbers_in
+from flower_fedclust.data.cells import WHY_UNCLEAR, are_cells, has_unclear_points, numbers_in
 from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import (
@@ -106,6 +106,8 @@ def number_rows(
     """
     reasons, read = {}, {}
     for name, values in frame.items():
+        if has_unclear_points(values):
+            raise DataError(f"{owner}: column '{name}' {WHY_UNCLEAR}.")
         if are_cells(values):
             read[name], is_bad = numbers_in(values)
             reasons[name] = (

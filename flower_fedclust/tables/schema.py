@@ -36,7 +36,15 @@ from pydantic import (
     with_config,
 )
 
-from flower_fedclust.data.cells import READ_AS_MISSING, are_cells, are_missing, as_cells, numbers_in
+from flower_fedclust.data.cells import (
+    READ_AS_MISSING,
+    WHY_UNCLEAR,
+    are_cells,
+    are_missing,
+    as_cells,
+    has_unclear_points,
+    numbers_in,
+)
 from flower_fedclust.data.identities import most_exact
 from flower_fedclust.data.identities import text_of as text_of
 from flower_fedclust.names import some
@@ -858,6 +866,8 @@ def _numbers(series: Any, first_row: int) -> Floats:
     """Return the entries of a column of numbers as floats; NaN for gaps."""
     import pandas as pd
 
+    if has_unclear_points(series):
+        raise MisfitError(f"it {WHY_UNCLEAR}")
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM" or isinstance(series.dtype, pd.PeriodDtype):
         raise MisfitError("it holds dates or times, but the schema says numbers; change the kind")

@@ -9,6 +9,7 @@ import pytest
 import flower_fedclust as fc
 from flower_fedclust import DataError
 from flower_fedclust.data import (
+    files,
     hold_out_server_rows,
     partition,
     read_batches,
@@ -134,7 +135,7 @@ def test_misspelt_column_names_the_nearest(path, option):
         ("a,b\n1,2\n4,5,6\n", {}, "cannot be read"),
         ("a,b,a\n1,2,3\n", {}, "more than one column is called 'a'"),
         ("a,b\n1,2\n1,3\n", {"id_column": "a"}, "column 'a' has one id for several rows"),
-        ("a;b\n1,5;2\n1.234;4\n", {}, "column 'a' is not numeric"),
+        ("a;b\n1,5;2\n1.234;4\n", {}, "column 'a' has numbers like 1.234"),
         ("a\tb\n1,234\t2\n3\t4\n", {}, "row [01], column 'a' is not numeric"),
         ("a,b\n1;5,2\n3,4\n", {}, "row [01], column 'a' is not numeric"),
         # Names leave a site when it enrols, so a row must never pass for them.
@@ -313,6 +314,77 @@ def test_decimal_commas_beside_text_are_read_as_decimals_too(tmp_path):
     assert rows["b"].tolist()[:3] == ["<0.5", "1234.5", "2000"]
     assert rows["b"].isna().tolist() == [False, False, False, True]
     assert rows["c"].tolist() == ["1,234", "2.5", "7", "8"]  # its decimal mark is the point
+
+
+NUMBERS = fc.Schema.of({"columns": {"v": {"kind": "number"}, "w": {"kind": "number"}}})
+
+
+def read_as_numbers(part):
+    """Return a client's table as lists, one for each column of the schema."""
+    table = next(part.read(10)).table if hasattr(part, "read") else part
+    return [values.tolist() for _, _, values in NUMBERS.values(table, owner="x")]
+
+
+@pytest.mark.parametrize("most_in_memory", [2**30, 0])
+@pytest.mark.parametrize(
+    "other",
+    ["v;w\n1.234;0,5\n2.345;0,7\n", "v;w\n1.234;5\n2.345;7\n", "v\tw\n1.234\t0,5\n2.345\t5\n"],
+)
+def test_the_files_of_a_folder_agree_on_decimal_commas(
+    tmp_path, other, most_in_memory, monkeypatch
+):
+    """1.234 had been 1234 in the first file, and 1.234 in the second."""
+    monkeypatch.setattr(files, "MOST_IN_MEMORY", most_in_memory)
+    (tmp_path / "a.csv").write_text("v;w\n1.234;0,5\n2.345,5;0,7\n")
+    (tmp_path / "b.csv").write_text(other)
+    first, second = read_folder(tmp_path, raw=True).clients
+    assert read_as_numbers(first) == [[1234, 2345.5], [0.5, 0.7]]
+    assert read_as_numbers(second)[0] == [1234, 2345]
+    with pytest.raises(DataError, match=r"column 'v' has numbers like 1\.234 in a table with"):  # noqa: PT012
+        for client in clients_of(read_folder(tmp_path)).values():
+            client.check()
+
+
+def test_a_file_with_decimal_points_keeps_them_beside_one_with_decimal_commas(tmp_path):
+    (tmp_path / "a.csv").write_text("v;w\n1,234;0,5\n2345,5;0,7\n")
+    (tmp_path / "b.csv").write_text("v,w\n1.234,5\n2.345,7\n")
+    (tmp_path / "c.csv").write_text("v;w\n1.234;0.5\n2.345;0.7\n")
+    rows = read_folder(tmp_path).clients
+    assert [part[0].tolist() for part in rows] == [[1.234, 0.5], [1.234, 5], [1.234, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "kinds", [{"v": "number", "w": "number"}, {"v": "category", "w": "number"}]
+)
+def test_a_point_that_may_separate_thousands_is_refused_in_a_table_with_decimal_commas(
+    tmp_path, kinds
+):
+    """1.234 had been read as 1.234. A category may be called 1.234."""
+    path = csv(tmp_path, "v;w\n1.234;0,5\n2.345;0,7\n")
+    columns = {name: {"kind": kind} for name, kind in kinds.items()}
+    if kinds["v"] == "category":
+        columns["v"]["categories"] = ["1.234", "2.345"]
+    schema = fc.Schema.of({"columns": columns})
+    why = "column 'v'.* has numbers like 1.234 in a table with decimal commas; write 1234 or 1,234"
+    for table in (read_table(path, raw=True).rows, next(read_batches(path).rows.read(10)).table):
+        if kinds["v"] == "category":
+            assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [
+                [0, 1],
+                [0.5, 0.7],
+            ]
+            continue
+        with pytest.raises(DataError, match=why):
+            schema.check(table, owner="x")
+    with pytest.raises(DataError, match=why):
+        read_table(path)
+    with pytest.raises(DataError, match=why):
+        fc.ClientData(read_batches(path).rows).check()
+
+
+@pytest.mark.parametrize("number", ["0.123", "1.2", "12.3456", "1234.567"])
+def test_a_number_whose_point_cannot_separate_thousands_makes_its_column_clear(tmp_path, number):
+    path = csv(tmp_path, f"v;w\n1.234;0,5\n{number};0,7\n")
+    assert read_table(path).rows.tolist() == [[1.234, 0.5], [float(number), 0.7]]
 
 
 LABELS = {"smokes": {1: "never", 2: "now"}, "visits": {9: "nine or more"}}
