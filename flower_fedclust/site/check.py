@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -11,18 +12,20 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from flower_fedclust.names import look_up
 from flower_fedclust.outside import read_toml
+from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.site.connection import refusals
 from flower_fedclust.site.metrics import MISSING
 from flower_fedclust.site.policy import Limits, MetricsSettings, Policy, SiteSettings
 from flower_fedclust.site.supernode import check_flower, check_options
 
 if TYPE_CHECKING:
+    from flower_fedclust.engine import Entry
     from flower_fedclust.engine.client_data import ClientData
 
 #: The oldest and the newest version of Python (major, minor) with which a site is tested.
@@ -285,6 +288,8 @@ def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterato
             look_up(task, tasks, "task of these strategies called")
         except ValueError as error:
             yield f"tasks in the policy: {error}"
+    for name in known if policy.strategies is not None else ():
+        yield from _needs_of_strategy(name, policy)
     for key in ("strategies", "tasks", "studies"):
         if getattr(policy, key) == ():
             yield f"{key} in the policy is empty; list some, or leave it out."
@@ -297,6 +302,65 @@ def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterato
         of_run, of_all = getattr(policy, f"{key}_per_run"), getattr(policy, key)
         if of_run > of_all:
             yield f"{key}_per_run in the policy is {of_run:g}, but {key}, which is for all runs, is {of_all:g}."
+
+
+def _needs_of_strategy(name: str, policy: Policy) -> Iterator[str]:
+    """Yield why no run of a strategy can satisfy the policy, with the settings that it needs.
+
+    A run without an epsilon needs every kind of message that the strategy's client half sends under
+    ``unprotected``. A run with an epsilon needs the relation of the strategy's guarantee.
+    A client half of another package may have answers that a run need not ask for, so of these
+    strategies only one that may send nothing is named.
+    """
+    from flower_fedclust.engine.client import ProtocolClient
+    from flower_fedclust.engine.rounds import KINDS, Askable
+    from flower_fedclust.registry import accepted_parameters, find
+
+    entry = find(name)
+    client = entry.strategy.client_type
+    own = [task for task in dir(client) if not hasattr(ProtocolClient, task)]
+    answers = [task for task in (getattr(client, one) for one in own) if isinstance(task, Askable)]
+    sent = {one.reveals for task in answers for one in task.answer.sends if not one.kept_as}
+    is_ours = entry.strategy.__module__.startswith("flower_fedclust")
+    if sent <= set(policy.unprotected) or (not is_ours and sent & set(policy.unprotected)):
+        return
+    kinds = [kind for kind in KINDS if kind in sent]
+    if "epsilon" not in accepted_parameters(name):
+        needed = [kind for kind in KINDS if kind in sent | set(policy.unprotected)]
+        yield (
+            f"no run of {name} can satisfy the policy: it sends {' and '.join(kinds)} without noise; set unprotected "
+            f"= {_as_toml(needed)}, or take {name} out of strategies."
+        )
+        return
+    relation = _relation_of(entry)
+    if relation is not None and relation not in policy.relations:
+        both = [one for one in get_args(Relation) if one in (relation, *policy.relations)]
+        yield (
+            f"no run of {name} can satisfy the policy: its guarantee is for the relation {relation}; set relations = "
+            f"{_as_toml(both)}, or take {name} out of strategies."
+        )
+
+
+def _relation_of(entry: Entry) -> Relation | None:
+    """Return the relation of a strategy's guarantee; None if it is not known without rows."""
+    from flower_fedclust.engine.parts import relation_of
+    from flower_fedclust.engine.strategy import PrivateStrategy
+    from flower_fedclust.registry import accepted_parameters, make_strategy
+
+    given = {"epsilon": 1.0, "n_clusters": 2, **entry.example}
+    accepted = accepted_parameters(entry.strategy)
+    with _collected([]):
+        strategy = make_strategy(
+            entry.strategy, **{key: given[key] for key in given if key in accepted}
+        )
+        if isinstance(strategy, PrivateStrategy):
+            return strategy.relation or relation_of(strategy.parts())
+    return None
+
+
+def _as_toml(texts: Sequence[str]) -> str:
+    """Return texts as a list in TOML."""
+    return json.dumps(list(texts))
 
 
 @contextmanager

@@ -1,19 +1,23 @@
 """`fedclust site --check` names what is wrong with a setup, all of it at once, and writes nothing."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
+import tomllib
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app
+from flower_fedclust.registry import accepted_parameters, strategies
 from flower_fedclust.site import check, supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.kept import place_of
-from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.site.policy import Policy, SiteSettings
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and owners are of POSIX")
 
@@ -190,6 +194,15 @@ WRONG = {
         settings('[policy]\nstrategies = ["k-fd"]\n'),
         "There is no strategy 'k-fd': did you mean",
     ),
+    "a strategy without noise": (
+        settings('[policy]\nstrategies = ["private-kmeans", "fedsc"]\n'),
+        'no run of fedsc can satisfy the policy: it sends sums and codes without noise; set unprotected = ["sums", '
+        '"codes"], or',
+    ),
+    "a strategy of another relation": (
+        settings('[policy]\nstrategies = ["dp-fedc"]\n'),
+        'set relations = ["add-or-remove", "replace"], or',
+    ),
     "an unknown task": (
         settings('[policy]\ntasks = ["row_sums"]\n'),
         "There is no task of these strategies called",
@@ -294,6 +307,49 @@ def test_each_of_many_wrong_setups_is_named_alone_and_nothing_is_written(folder,
     assert finding in output
     assert len(output.splitlines()) == 1, output
     assert snapshot(folder) == before
+
+
+def needs_by_strategy():
+    """What docs/deploying.md says that the policy needs for each strategy, in TOML; "" for nothing."""
+    lines = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text().splitlines()
+    start = lines.index("| the policy needs | strategies |") + 2
+    rows = takewhile(lambda line: line.startswith("|"), lines[start:])
+    needs = {}
+    for _, need, names, _ in (row.split("|") for row in rows):
+        toml = "\n".join(re.findall(r"`(\w+ = [^`]+)`", need))
+        if "the same two relations" in need:
+            toml += '\nrelations = ["add-or-remove", "replace"]'
+        needs |= dict.fromkeys(re.findall(r"`([^` ]+)`", names), toml)
+    return needs
+
+
+def reasons(name, toml):
+    policy = Policy.model_validate({"strategies": (name,), **tomllib.loads(toml)})
+    return list(check._reasons_of_policy(policy))
+
+
+@pytest.mark.parametrize(("name", "toml"), needs_by_strategy().items())
+def test_a_policy_that_a_strategy_needs_is_asked_for_and_then_enough(name, toml):
+    """The deployed strategies of docs/deploying.md gave a result with this policy, and were refused without it."""
+    if name not in strategies():
+        pytest.skip("the second distribution is not installed")
+    assert reasons(name, toml) == []
+    before = reasons(name, "")
+    if not toml:
+        assert before == []
+    elif "epsilon" not in accepted_parameters(name):
+        assert f"set {toml}, or take {name} out of strategies" in before[0]
+    elif "relations" in toml:
+        assert 'set relations = ["add-or-remove", "replace"]' in before[0]
+
+
+def test_several_strategies_without_noise_are_told_all_that_they_need():
+    policy = Policy(strategies=("fedsc", "k-fed", "spp-fgc"), unprotected=("sums", "codes"))
+    of_k_fed, of_spp_fgc = check._reasons_of_policy(policy)
+    assert "no run of k-fed can satisfy the policy" in of_k_fed
+    # What the policy allows already stays in the list.
+    assert 'set unprotected = ["sums", "centers", "codes"]' in of_spp_fgc
+    assert list(check._reasons_of_policy(Policy())) == []  # of all strategies, some can run
 
 
 def test_a_good_setup_has_no_finding(folder, connected):
