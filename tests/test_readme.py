@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.checking import LocalGrid
-from flower_fedclust.registry import strategies
+from flower_fedclust.registry import CLASSES, strategies
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -33,6 +33,14 @@ kind = "category"
 categories = ["clerk", "cook"]
 gaps = "category"
 """
+
+
+def test_the_readme_counts_the_strategies_of_both_packages():
+    ours = sum(len(names) for _, *names in CLASSES.values())
+    project = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+    others = len(project["entry-points"]["flower_fedclust.strategies"])
+    assert f"with {ours} methods, called strategies" in README
+    assert f"A second package has {others} more." in README
 
 
 def snippet(beginning: str, page: str = README) -> str:

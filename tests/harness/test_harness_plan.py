@@ -1,6 +1,8 @@
 """What to expect of a run, before anything is sent."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,29 @@ def test_more_budget_costs_less_until_more_buys_nothing():
     assert 0.2 < found.enough < 100.0
     assert "more gains nothing" in str(found) == repr(found)
     assert "       100  below 2%" in str(found)
+
+
+#: The page that explains plans, and the plan that it shows.
+PAGE = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+SHOWN = {"n_rows": 5000, "n_columns": 8, "n_clients": 10}
+
+
+def test_the_page_on_plans_has_the_size_of_a_cluster_that_can_be_told_from_noise():
+    found = fc.plan(fc.PrivateKMeans(4, epsilon=1.0, max_norm=3.0), **SHOWN, epsilons=())
+    (line,) = (line for line in str(found).splitlines() if "or more rows" in line)
+    assert f"\n{line}\n" in PAGE
+
+
+@pytest.mark.long
+def test_the_page_on_plans_has_the_costs_of_all_epsilons():
+    """The costs are means of a few draws, so another machine may round a search to another end."""
+    found = fc.plan(fc.PrivateKMeans(4, epsilon=1.0, max_norm=3.0), **SHOWN)
+    shown = dict(re.findall(r"^ +([0-9.]+)  ([0-9.]+)%$", PAGE, re.MULTILINE))
+    assert {float(epsilon) for epsilon in shown} == {0.1, 0.3}
+    for epsilon, percent in shown.items():
+        assert 100 * found.excess[float(epsilon)] == pytest.approx(float(percent), rel=0.2)
+    (enough,) = re.findall(r"Above epsilon ([0-9.]+), more", PAGE)
+    assert found.enough == pytest.approx(float(enough), rel=0.1)
 
 
 def test_enough_lies_where_the_curve_falls_below_what_is_nothing():
