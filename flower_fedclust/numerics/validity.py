@@ -382,8 +382,8 @@ class PeakNumber:
         if not self.ratios.max():
             return (
                 f"No clear number: no {self.numbers[0]} peaks of the density stand out (the last rises {here:.1f} "
-                f"standard deviations, below {CLEAR_PEAK:g}); take a larger epsilon or more rows. {self.chosen} is the "
-                "smallest number."
+                f"standard deviations, below {CLEAR_PEAK:g}); take more rows or, if there is noise, a larger epsilon. "
+                f"{self.chosen} is the smallest number."
             )
         said = f"the last of {self.chosen} peaks rises {here:.1f} standard deviations, and the next one {following:.1f}"
         if not self.is_clear:

@@ -58,8 +58,8 @@ BOTH_BAD = 0.1
 CLIPPING = "clipping"
 #: A center or a mean is on a bound if its norm is at least this fraction of the bound.
 ON_BOUND = 0.999
-#: Noise is not the reason why a center is on a bound if it moves the center by at most this fraction of the bound.
-MOVED_LITTLE = 0.1
+#: Noise is not the reason why centers are on a bound if it moves their mean by at most this fraction of the bound.
+MOVED_LITTLE = 0.5
 #: A column has few values if its bounds hold at most this many integers. A Gaussian describes such a column badly.
 FEW_VALUES = 20
 #: Nearly all rows are followed beyond the last bin of time if at most this fraction of the outcomes lies before it.
@@ -531,43 +531,40 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
     if len(points) != model.n_clusters or model.space != "rows":
         where = "The mean of the points that stand for the rows lies"
     where += f" on or beyond the bound max_norm={bound:g}"
-    moved, shares = _moved_by_noise(strategy, points, float(bound))
-    is_sure = is_outside & (moved <= MOVED_LITTLE)
+    noise, shares = _noise_and_sizes(strategy, len(points), float(bound))
+    held = float(shares[is_outside].sum())
+    # The noise of their sums adds up, and is in every column.
+    moved = DEVIATIONS * noise * np.sqrt(is_outside.sum() * points.shape[1])
     numbers: dict[str, Any] = {"clusters": outside, "max_norm": float(bound)}
-    if 2 * shares[is_sure].sum() >= shares.sum():
+    if moved <= MOVED_LITTLE * held and 2 * held >= shares.sum():
         sentence = (
-            f"{where}, and noise did not move it there: max_norm clips the rows, and what is left of them need not "
-            "have clusters. Give a max_norm that nearly all rows are within (check the unit of the columns), or a "
-            "schema, which scales them."
+            f"{where}, and noise did not move it there: unless all rows have just this norm, max_norm clips the rows, "
+            "and what is left of them need not have clusters. Give a larger max_norm that nearly all rows are within "
+            "(check the unit of the columns), or a schema, which scales the columns."
         )
         return [Doubt("on-the-bound", sentence, {**numbers, "reason": CLIPPING})]
     sentence = f"{where}: noise moved it there, or max_norm clips its rows."
     return [Doubt("on-the-bound", sentence, numbers)]
 
 
-def _moved_by_noise(
-    strategy: ProtocolStrategy, points: NDArray[np.float64], bound: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how far noise may have moved each point, over the bound, and how large each point's cluster is.
+def _noise_and_sizes(
+    strategy: ProtocolStrategy, n_points: int, bound: float
+) -> tuple[float, NDArray[np.float64]]:
+    """Return the noise in the sum of a cluster's rows, over the bound, and the number of rows of each cluster.
 
-    Both follow from what was released: the sizes of the clusters, or the number of rows. With an
-    epsilon and neither of these, noise may have moved a point anywhere.
+    Both follow from what was released: the sizes of the clusters, or the number of all rows, which
+    is then divided equally. With an epsilon and neither of these, the noise may be infinite.
     """
-    shares, n_columns = np.ones(len(points)), points.shape[1]
     if strategy.epsilon is None:
-        return np.zeros(len(points)), shares
+        return 0.0, np.ones(n_points)
     sizes, rows = strategy.released_sizes, strategy.released_rows
-    if sizes is not None and len(sizes.counts) == len(points) and sizes.deviation > 0:
-        shares = np.maximum(sizes.counts, 0.0)
+    if sizes is not None and len(sizes.counts) == n_points and sizes.deviation > 0:
         # In the sum of a cluster's rows, a row counts up to the bound.
-        noise = max(sizes.deviation, sizes.sum_deviation / bound)
-    elif rows is not None and rows.deviation > 0:
-        shares = np.full(len(points), max(float(rows.counts.sum()), 0.0) / len(points))
-        noise = rows.deviation
-    else:
-        return np.full(len(points), np.inf), shares
-    moved = DEVIATIONS * noise * np.sqrt(n_columns)
-    return np.divide(moved, shares, out=np.full(len(points), np.inf), where=shares > 0), shares
+        return max(sizes.deviation, sizes.sum_deviation / bound), np.maximum(sizes.counts, 0.0)
+    if rows is not None and rows.deviation > 0:
+        n_rows = max(float(rows.counts.sum()), 0.0)
+        return rows.deviation, np.full(n_points, n_rows / n_points)
+    return np.inf, np.ones(n_points)
 
 
 def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:

@@ -302,6 +302,17 @@ def test_noise_that_moves_centers_beyond_the_bound_is_not_called_clipping(collap
     assert clipping_of(loud.doubts) is None
 
 
+@pytest.mark.parametrize("n_rows", [300, 1000])
+@pytest.mark.parametrize("n_columns", [2, 20])
+@pytest.mark.parametrize("name", ["private-kmeans", "federated-kmeans-private"])
+def test_no_noise_is_called_clipping_where_rows_fill_the_ball(name, n_columns, n_rows):
+    rows = np.random.default_rng(1).normal(size=(n_rows, n_columns))
+    rows = np.array_split(rows / np.linalg.norm(rows, axis=1).max(), 4)
+    for epsilon in (0.1, 2.0):
+        result = fc.simulate(name, rows, n_clusters=3, epsilon=epsilon, max_norm=1.0, seed=0)
+        assert clipping_of(result.doubts) is None
+
+
 def test_a_run_whose_rows_are_clipped_advises_no_number_of_clusters():
     result = fc.simulate("private-kmeans", weather(), n_clusters=(2, 5), max_norm=30.0, seed=0)
     assert "no-clear-number" not in codes(result)
@@ -329,6 +340,13 @@ def test_without_noise_a_lost_cluster_is_not_blamed_on_noise():
     result = fc.simulate(Fewer(3), CLIENTS, seed=0)
     (doubt,) = (doubt for doubt in result.doubts if doubt.code == "dropped")
     assert doubt.sentence == "The strategy returned 1 of 3 clusters."
+
+
+def test_without_noise_no_larger_epsilon_is_advised_for_a_number():
+    rows = np.array_split(np.random.default_rng(0).normal(size=(300, 2)), 3)
+    result = fc.simulate(fc.PrivateDensity((2, 8), epsilon=None, max_norm=9.0), rows, seed=0)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.code == "no-clear-number")
+    assert "take more rows or, if there is noise, a larger epsilon" in doubt.sentence
 
 
 # Densities
