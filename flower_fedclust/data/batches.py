@@ -102,6 +102,11 @@ class Part:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name  # the name is for messages
 
+    @property
+    def counted(self) -> str:
+        """The name for messages that count rows: these are counted from 0 in it."""
+        return self.name
+
     def stamp(self) -> tuple[int, ...]:
         """Return the file's size and the time of its last change: if the rows change, so does one of them."""
         try:
@@ -175,7 +180,7 @@ class Batches:
             with closing(part.read(self.columns, decoded)) as contents:
                 for content in contents:
                     for start in range(0, len(content), step):
-                        yield _batch_of(content[start : start + step], part.name, first + start)
+                        yield _batch_of(content[start : start + step], part.counted, first + start)
                     first += len(content)
             if first != part.n_rows or part.stamp() != stamp:
                 raise DataError(

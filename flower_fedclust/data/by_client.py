@@ -38,8 +38,13 @@ class ClientPart(ArrowPart):
 
     def __init__(self, folder: Folder, number: int, name: str, whole: Part) -> None:
         super().__init__(folder.path / f"{number}.arrow")
-        self.name, self.number, self._whole = name, number, whole
+        self.name, self.client, self.number, self._whole = whole.name, name, number, whole
         self._folder: Folder | None = folder
+
+    @property
+    def counted(self) -> str:
+        """The name for messages that count rows: only the rows of the client are counted."""
+        return f"{self._whole.name}, among the rows of client {self.client}"
 
     def stamp(self) -> tuple[int, ...]:
         """Return numbers that change if the original file of all clients changes."""
@@ -155,10 +160,7 @@ def spread(
             plain = _without_dictionaries(batch)
             for number in np.unique(part_codes):
                 writers[number].add(plain.take(np.flatnonzero(part_codes == number)))
-    parts = [
-        ClientPart(folder, number, f"{part.name}, client {name}", part)
-        for number, name in enumerate(names)
-    ]
+    parts = [ClientPart(folder, number, name, part) for number, name in enumerate(names)]
     return [Batches([part], part.name, columns) for part in parts]
 
 

@@ -89,7 +89,7 @@ def test_a_run_has_the_same_bits_and_the_folder_goes_with_the_rows(path, monkeyp
         ),
         (
             lambda rows: rows.assign(a=rows["a"].where(rows.index != 4321)),
-            r"client \w+: row \d+, column 'a'",
+            r"^(client \w+: )?rows.parquet, among the rows of client \w+: row \d+, column 'a'",
         ),
         (lambda rows: rows.assign(id=7), "column 'id' has one id for several rows"),
         (lambda rows: rows.drop(columns="site"), "'site'"),
