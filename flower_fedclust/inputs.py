@@ -394,7 +394,8 @@ def _most_clusters(parameters: Mapping[str, Any]) -> int:
 
 def is_file(name: str) -> bool:
     """Tell whether a text names a file or a folder, not a data set."""
-    return Path(name).suffix in ENDINGS or Path(name).exists()
+    is_path = "/" in name and ":" not in name
+    return is_path or Path(name).suffix in ENDINGS or Path(name).exists()
 
 
 def dataset_name(dataset: object) -> str:
@@ -655,6 +656,16 @@ class RowsChoice:
         check_integer("n_clients", self.n_clients, at_least=1)
         if self.schema is not None:
             object.__setattr__(self, "subject_column", self.schema.subjects_in(self.subject_column))
+            self.schema.check_roles(
+                label=self.label_column,
+                client=None if isinstance(self.source, Table) else self.client_column,
+                id=self.id_column,
+                subject=self.subject_column,
+            )
+        if self.client_column is not None and self.is_folder:
+            raise ValueError(
+                f"client_column is given, but the files of {self.data} are the clients; leave out client_column."
+            )
 
     @classmethod
     def of(
@@ -680,7 +691,7 @@ class RowsChoice:
             choice = replace(
                 choice, source=Path(str(clients)) if is_path else dataset_name(clients)
             )
-            whole = "file" if is_path and not choice.is_folder else None
+            whole = "file" if is_path and not choice.names_folder else None
             frame = None
         else:
             if isinstance(clients, Table) and clients.owners is not None:
@@ -734,6 +745,14 @@ class RowsChoice:
         return has_own_rows or self.server_data is not None or self.n_server_rows is not None
 
     @property
+    def names_folder(self) -> bool:
+        """Whether the rows are in a folder, or would be if it existed."""
+        path = self.data
+        return path is not None and (
+            self.is_folder or not (path.exists() or path.suffix.lower() in ENDINGS)
+        )
+
+    @property
     def is_folder(self) -> bool:
         """Whether the rows are in a folder with one file per client."""
         return self.data is not None and self.data.is_dir()
@@ -771,13 +790,16 @@ class RowsChoice:
             "id_column": self.id_column,
             "subject_column": self.subject_column,
         }
-        if self.is_folder:
+        if self.names_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         if self.client_column is not None and not whole:
             of_clients = {name: value for name, value in selected.items() if name != "raw"}
             if (spread := read_by_client(self.data, self.client_column, **of_clients)) is not None:
                 return ReadRows(spread, public)
-        return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
+        table = read_table(self.data, client_column=self.client_column, **selected)
+        if self.schema is not None and self.client_column is None:
+            self.schema.check_has_no_clients(table.columns or (), owner=table.name)
+        return ReadRows(table, public)
 
     @property
     def _selected(self) -> dict[str, Any]:
@@ -888,5 +910,7 @@ def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
         name, equals, value = parameter.partition("=")
         if not equals:
             raise ValueError(f"--set {parameter} has no value; write --set name=value.")
+        if name in parsed:
+            raise ValueError(f"{name} is given twice; leave one of them out.")
         parsed[name] = parse_value(value)
     return parsed

@@ -346,6 +346,17 @@ def test_every_door_refuses_the_same_with_the_same_words(door, name, parameters,
     assert door(name, parameters, tmp_path) == expected
 
 
+def test_a_folder_that_does_not_exist_is_no_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"There is no folder sites\."):
+        fc.simulate("k-fed", "sites/", n_clusters=2)
+
+
+def test_the_files_of_a_folder_are_the_clients_and_no_column_is(folder):
+    with pytest.raises(ValueError, match=r"client_column is given, but the files of .* are the"):
+        fc.simulate("k-fed", folder / "sites", client_column="site", n_clusters=2)
+
+
 def test_a_wrong_parameter_is_refused_before_any_row_is_read(folder):
     with pytest.raises(ValueError, match="'n_round'"):
         fc.simulate("k-fed", folder / "nowhere.csv", client_column="site", n_clusters=2, n_round=2)

@@ -32,6 +32,7 @@ from flower_fedclust.cli.options import (
     Secure,
     Seed,
     Unit,
+    check_spread,
     columns_of,
     given_parameters,
     rows_source,
@@ -329,6 +330,7 @@ def choose_k(
     values = given_parameters(
         strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters
     )
+    check_spread(data, client_column)
     choice = RowsChoice(
         rows_source(dataset, data),
         label_column,

@@ -40,6 +40,7 @@ from flower_fedclust.cli.options import (
     ServerData,
     SubjectColumn,
     Unit,
+    check_spread,
     columns_of,
     given_parameters,
     rows_source,
@@ -204,6 +205,7 @@ def run(
     values = given_parameters(
         strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters
     )
+    check_spread(data, client_column)
     choice = RowsChoice(
         rows_source(dataset, data),
         client_column=client_column,
@@ -234,9 +236,8 @@ def run(
         inputs.strategies, run_one, out, labels=rows.labels, journal=journal, subject=subject
     )
     n_rows = sum(map(len, rows.clients))
-    title = (
-        f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
-    )
+    sought = values["n_clusters"] if isinstance(values["n_clusters"], int) else n_clusters
+    title = f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {sought} clusters"
     show_all(results, title, path, Console(), failed)
 
 

@@ -93,9 +93,12 @@ def check(
     from flower_fedclust.tables.missing_codes import find_codes
     from flower_fedclust.tables.schema import Schema, columns_with_unclear_commas
 
-    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
     known = Schema.of(schema)
+    known.check_roles(label=label_column, client=client_column)
+    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
     try:
+        if client_column is None:
+            known.check_has_no_clients(table.columns or (), owner=file.name)
         known.check(table.rows, owner=file.name)
     except DataError as error:
         raise DataError(with_rows_of_spreadsheet(str(error), file)) from None

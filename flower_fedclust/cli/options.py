@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
+import click
 import typer
+from click.core import ParameterSource
 
 SchemaFile = Annotated[
     Path | None,
@@ -107,23 +109,52 @@ def given_parameters(
 ) -> dict[str, Any]:
     """Return the options that the user gave as parameters of strategies; all others keep their defaults.
 
-    Raises a ValueError for an option that none of the strategies takes.
+    Raises a ValueError for an option that none of the strategies takes, and for one that is given twice.
     """
     from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
-    from flower_fedclust.registry import accepted_parameters
+    from flower_fedclust.registry import accepted_parameters, find
 
+    parsed = {
+        name.replace("-", "_"): value for name, value in parsed_parameters(parameters or []).items()
+    }
     options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     values["n_clusters"] = number_of_clusters(n_clusters)
     if epsilon is not None:
         values["epsilon"] = parse_epsilon(epsilon)
-    if unknown := set(values) - set().union(
-        *(accepted_parameters(name.strip()) for name in names.split(","))
-    ):
+    strategies = [name.strip() for name in names.split(",")]
+    if unknown := set(values) - set().union(*map(accepted_parameters, strategies)):
         option = sorted(unknown)[0]
         raise ValueError(f"--{option.replace('_', '-')} is given, but {names} does not take it.")
-    parsed = parsed_parameters(parameters or [])
-    return values | {name.replace("-", "_"): value for name, value in parsed.items()}
+    for name in values.keys() & parsed.keys():
+        if name != "n_clusters" or was_typed(name):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is also given by --set; leave out one of them.")
+    for name in strategies if not isinstance(values["n_clusters"], int) else ():
+        if get_type_hints(find(name).strategy).get("n_clusters") is int:
+            raise ValueError(f"n_clusters is {n_clusters}, but {name} takes one number, such as 4.")
+    return values | parsed
+
+
+def was_typed(option: str) -> bool:
+    """Tell whether the user typed an option, which is named like its parameter, or whether it has its default."""
+    context = click.get_current_context(silent=True)
+    return context is None or context.get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def check_spread(data: Path | None, client_column: str | None) -> None:
+    """Raise a ValueError if an option says how rows are spread over clients, and the rows say it themselves."""
+    if data is not None and data.is_dir():
+        why = f"the files of {data} are the clients"
+    elif client_column is not None:
+        why = "client_column says whose row it is"
+    else:
+        return
+    for option in ("n_clients", "partition"):
+        if click.get_current_context(silent=True) is not None and was_typed(option):
+            raise ValueError(
+                f"{option} is given, but {why}; leave out --{option.replace('_', '-')}."
+            )
 
 
 def rows_source(dataset: str | None, data: Path | None) -> str | Path:

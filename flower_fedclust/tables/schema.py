@@ -391,7 +391,11 @@ _REASONS = {
     "greater_than": "must be above {gt:g}",
     "less_than": "must be below {lt:g}",
     "missing": "is missing",
+    "tuple_type": "must be a list, such as {example}",
 }
+
+#: Examples of the keys whose values are lists; other lists are of texts.
+_EXAMPLES = {"bounds": "[0, 100]", "bins": "[12, 24, 36]"}
 
 
 class Schema(BaseModel):
@@ -649,6 +653,28 @@ class Schema(BaseModel):
                 f"{owner}: the table does not fit the schema: {some(reasons, between='; ')}."
             )
 
+    def check_roles(self, **roles: str | None) -> None:
+        """Raise a ValueError if a column with a role ("label", "client", "id" or "subject") is read as a feature."""
+        for role, name in roles.items():
+            if name in self.read:
+                raise ValueError(
+                    f"'{name}' is the {role}_column; remove it from the schema, or leave out {role}_column."
+                )
+
+    def check_has_no_clients(self, names: Sequence[str], *, owner: str) -> None:
+        """Raise a DataError as :meth:`check_names` does, with a hint if an unknown column may name the clients."""
+        try:
+            self.check_names(names, owner=owner)
+        except DataError as error:
+            unknown = [name for name in names if name not in self.columns]
+            if not unknown:
+                raise
+            raise DataError(
+                f"{error} If {quoted(unknown)} says whose row it is, name it as the client_column."
+                if len(unknown) == 1
+                else f"{error} If one of the columns says whose row it is, name it as the client_column."
+            ) from None
+
     def check_equal(self, other: Schema | None, *, owner: str) -> None:
         """Raise a DataError unless a run's schema is the one that a site has agreed to."""
         others = {} if other is None else other.columns
@@ -747,7 +773,11 @@ def _in_words(error: Mapping[str, Any]) -> str:
     key = ".".join(place[2:3] if where else place)
     if error["type"] in _REASONS:
         template = _REASONS[error["type"]]
-        context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
+        context = {
+            **error.get("ctx", {}),
+            "keys": ", ".join(Column.model_fields),
+            "example": _EXAMPLES.get(key, '["a", "b"]'),
+        }
         reason = template[:1].lower() + template[1:].format(**context)
     else:
         reason = str(error["msg"]).removeprefix("Value error, ")

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -225,6 +226,11 @@ IRIS = "--dataset iris --n-clusters 3"
         ("run feddp-kmeans --dataset iris --n-clusters 1", "--n-clusters"),
         (f"run feddp-kmeans {IRIS} --set center_row=false", "'center_rows'"),
         ("run feddp-kmeans --dataset iris --set margin", "--set margin"),
+        ("run --dataset iris --set max_norm 30", "write --set name=value"),
+        (f"run k-fed {IRIS} --set n_clusters=4", "--n-clusters is also given by --set"),
+        (f"run private-kmeans {IRIS} --epsilon 1 --set epsilon=2", "--epsilon is also given"),
+        (f"run private-kmeans {IRIS} --set max_norm=1 --set max_norm=2", "max_norm is given twice"),
+        ("run k-fed --dataset iris --n-clusters 2-5", "is 2-5, but k-fed takes one number"),
         (f"run feddp-kmeans {IRIS} --n-clients 1", "min_clients"),
         ("run k-fed --dataset iris --engine spark", "engine"),
         ("run k-fed,k-fed --dataset iris", "k-fed"),
@@ -245,6 +251,78 @@ def test_bad_input_is_one_sentence_and_no_traceback(capsys, monkeypatch, tmp_pat
     assert named in " ".join(err.split())
     assert "Traceback" not in out + err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def sites(tmp_path, monkeypatch):
+    """A table, the same rows in a folder, and two schemas: with and without its classes."""
+    monkeypatch.chdir(tmp_path)
+    table = pd.DataFrame({"site": list("ab") * 30, "kind": list("xxyy") * 15, "age": range(60)})
+    table.to_csv("rows.csv", index=False)
+    Path("sites").mkdir()
+    for site, rows in table.groupby("site"):
+        rows[["age"]].to_csv(f"sites/{site}.csv", index=False)
+    age = '[columns.age]\nkind = "number"\nbounds = [0, 100]\n'
+    kind = '[columns.kind]\nkind = "category"\ncategories = ["x", "y"]\n'
+    Path("age.toml").write_text(age)
+    Path("both.toml").write_text(age + kind)
+    Path("wrong.toml").write_text(age.replace("[0, 100]", '"50-105"'))
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            "run k-fed --n-clusters 2 --data sites --client-column X",
+            "--client-column is given, but the files of sites are the clients",
+        ),
+        (
+            "run k-fed --n-clusters 2 --data sites --n-clients 7",
+            "--n-clients is given, but the files of sites are the clients",
+        ),
+        (
+            "run k-fed --n-clusters 2 --data sites --partition iid",
+            "--partition is given, but the files of sites are the clients",
+        ),
+        (
+            "run k-fed --n-clusters 2 --data rows.csv --client-column site --n-clients 7",
+            "--n-clients is given, but --client-column says whose row it is",
+        ),
+        (
+            "run --data rows.csv --client-column site --label-column kind --schema both.toml",
+            "'kind' is the --label-column; remove it from the schema, or leave out --label-column",
+        ),
+        (
+            "choose-k --data rows.csv --client-column site --label-column kind --schema both.toml",
+            "'kind' is the --label-column; remove it from the schema, or leave out --label-column",
+        ),
+        (
+            "schema check both.toml rows.csv --client-column site --label-column kind",
+            "'kind' is the --label-column; remove it from the schema, or leave out --label-column",
+        ),
+        (
+            "run --data rows.csv --label-column kind --schema age.toml",
+            "If 'site' says whose row it is, name it as the --client-column.",
+        ),
+        (
+            "schema check age.toml rows.csv --label-column kind",
+            "If 'site' says whose row it is, name it as the --client-column.",
+        ),
+        ("schema check wrong.toml rows.csv", "bounds must be a list, such as [0, 100]"),
+        ("schema init sites", "sites is a folder; name one file of it"),
+    ],
+)
+def test_options_that_do_not_fit_the_rows_are_refused(
+    capsys, monkeypatch, sites, command, sentence
+):
+    code, _, err = fedclust(capsys, monkeypatch, *command.split())
+    assert (code, sentence in " ".join(err.split())) == (2, True), err
+
+
+def test_a_number_of_clusters_by_set_takes_the_place_of_the_default(capsys, monkeypatch, tmp_path):
+    command = ["run", "k-fed", "--dataset", "iris", "--set", "n_clusters=4"]
+    code, out, _ = fedclust(capsys, monkeypatch, *command, "--out", str(tmp_path / "out"))
+    assert (code, "4 clusters" in out, "10 clusters" in out) == (0, True, False)
 
 
 def test_server_rows_and_client_columns_with_other_names_are_refused(
