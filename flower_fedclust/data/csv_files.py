@@ -238,9 +238,8 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     file.seek(0)
     named = _NAMED_SEPARATOR.match(beginning)
     n_skipped, beginning = (0, beginning) if named is None else (1, beginning[named.end() :])
-    separator, decimal = _marks_of(
-        beginning, "\t" if path.suffix.lower() == ".tsv" else named and named[1]
-    )
+    is_tsv = path.suffix.lower() == ".tsv"
+    separator, decimal = _marks_of(beginning, named and named[1], prefers_tabs=is_tsv)
     # pandas would rename a second column with the same name.
     options = {
         "sep": separator,
@@ -263,8 +262,13 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     return Dialect(separator, decimal, columns, n_quotes, n_skipped)
 
 
-def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
+def _marks_of(
+    beginning: str, separator: str | None, *, prefers_tabs: bool = False
+) -> tuple[str, str]:
     """Return the separator of the fields, unless it is known, and the decimal mark.
+
+    With ``prefers_tabs``, another mark separates the fields only if the first two lines have it equally often, and the
+    first line has no tab.
 
     In countries where one and a half is written 1,5, spreadsheets separate fields by semicolons or tabs, and other
     programs put such numbers in quotation marks. The mark is a comma if some numbers have a decimal comma; then each
@@ -275,8 +279,10 @@ def _marks_of(beginning: str, separator: str | None) -> tuple[str, str]:
         separator = max(
             ";\t,|", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark))
         )
+        if prefers_tabs and ("\t" in header or header.count(separator) != first.count(separator)):
+            separator = "\t"
         if header.count(separator) == 0:
-            separator = ","
+            separator = "\t" if prefers_tabs else ","
     patterns = {";": _DECIMAL_COMMA, ",": _QUOTED_COMMA}
     has_commas = patterns.get(separator, _COMMA_IN_TABS).search(beginning)
     return separator, "," if has_commas else "."

@@ -711,7 +711,7 @@ def _read_frame(
     """
     if path.is_dir():
         raise DataError(
-            f"{path} is a folder; use read_folder for a folder with a file for each client."
+            f"{path} is a folder; name one file of it (read_folder reads a folder with a file for each client)."
         )
     ending = path.suffix.lower()
     if ending not in _READERS:
@@ -767,6 +767,9 @@ def _read_labeled(_file: IO[bytes], path: Path) -> Any:
         _, metadata = import_module("pyreadstat").read_sav(path, metadataonly=True)
         check_size(8 * (metadata.number_rows or 0) * metadata.number_columns, path.name)
     frame = read(path, convert_categoricals=False)
+    for name, values in frame.items():
+        if not pd.api.types.is_numeric_dtype(values.dtype):
+            frame[name] = values.mask(values == "")  # in these programs, an empty text is a gap
     try:
         labeled = read(path, convert_categoricals=True)
     except ValueError:  # two codes have the same label

@@ -236,7 +236,7 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
     """
     import pandas as pd
 
-    present = series.dropna()
+    present = _present(series)
     has_gaps = len(present) < len(series)
     try:
         n_values = present.nunique()
@@ -264,6 +264,17 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
         if people := _why_people(name, present):
             return _ignored(people)
     return _of_numbers(numbers, has_gaps, codes)
+
+
+def _present(series: Any) -> Any:
+    """Return the entries of a column that are no gaps; an empty text is a gap."""
+    import pandas as pd
+
+    present = series.dropna()
+    if pd.api.types.is_numeric_dtype(present.dtype) or present.dtype.kind in "mM":
+        return present
+    is_empty = present.map(lambda value: isinstance(value, str) and not value).astype(bool)
+    return present[~is_empty]
 
 
 def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Drafted:

@@ -18,6 +18,7 @@ from flower_fedclust.data import (
     read_table,
 )
 from flower_fedclust.inputs import clients_of
+from flower_fedclust.tables.drafting import draft
 
 
 @pytest.fixture
@@ -210,6 +211,9 @@ def test_files_that_programs_leave_in_a_folder_are_no_clients(tmp_path):
     [
         ("rows.tsv", "a\tb, in mg, per day\n1\t2.5\n3\t4\n"),
         ("rows.tsv", "a\tb, in mg, per day\n1\t2,5\n3\t4\n"),
+        ("rows.tsv", 'a;"b, in mg, per day"\n1;2,5\n3;4\n'),
+        ("rows.tsv", 'a,"b, in mg, per day"\n1,2.5\n3,4\n'),
+        ("rows.tsv", 'sep=;\na;"b, in mg, per day"\n1;2,5\n3;4\n'),
         ("rows.csv", "sep=;\na;b, in mg, per day\n1;2,5\n3;4\n"),
         ("rows.csv", "\ufeffsep=|\r\na|b, in mg, per day\r\n1|2.5\r\n3|4\r\n"),
         ("rows.csv", '"sep=;";\n"a";"b, in mg, per day"\n1;2,5\n3;4\n'),
@@ -398,6 +402,27 @@ def written(frame, path):
     else:
         pytest.importorskip("pyreadstat").write_sav(frame, path, variable_value_labels=LABELS)
     return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".dta", ".parquet"])
+def test_an_empty_text_is_a_gap_and_no_category_of_a_draft(tmp_path, ending):
+    """Stata had "" as a category, with which the same table as CSV was refused."""
+    frame = pd.DataFrame({"sex": ["", "male", "female"] * 20, "age": [1.5, 2.5, 3.5] * 20})
+    path = tmp_path / f"rows{ending}"
+    if ending == ".dta":
+        frame.to_stata(path, write_index=False)
+    elif ending == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    table = read_table(path, raw=True).rows
+    schema = fc.Schema.from_toml(draft(table, source=path.name))
+    assert schema.columns["sex"].categories == ("female", "male")
+    assert schema.columns["sex"].gaps == "category"
+    schema.check(table, owner="x")
+    if ending != ".parquet":
+        with pytest.raises(DataError, match="row 0, column 'sex' is missing; give every row its"):
+            read_table(path, label_column="sex")
 
 
 @pytest.mark.parametrize("ending", [".xlsx", ".dta", ".sav"])
