@@ -246,7 +246,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             if frame is not None and not reset and names is not None:
                 frame = known_columns(frame, names, names, "X", "the estimator")
                 frame = in_order(frame, list(names), "X", "the estimator")
-            fewest = self.strategy.most_clusters if reset else 1
+            fewest = self.strategy.fewest_clusters if reset else 1
             rows = plain_array(X) if frame is None else frame
             return validate_data(
                 self, rows, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest

@@ -341,9 +341,11 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
             f"the clients have {data[0].n_columns} columns where the {reason} {expected}."
         )
     n_rows = sum(client.n_rows for client in data)
-    if strategy.most_clusters > n_rows:
+    fewest = strategy.fewest_clusters
+    if fewest > n_rows:
+        number = f"{fewest}" if fewest == strategy.most_clusters else f"at least {fewest}"
         raise ValueError(
-            f"n_clusters is {strategy.most_clusters} and the clients have {n_rows} rows together; ask for fewer."
+            f"n_clusters is {number} and the clients have {n_rows} rows together; ask for fewer."
         )
 
 

@@ -210,6 +210,17 @@ def test_numbers_that_no_float_can_square_are_named():
         fc.FedDPKMeans(2, server_data=[[0, 1], [1, 2], [2, 1e200]])
 
 
+def test_a_range_of_numbers_needs_rows_only_for_its_smallest_number():
+    few = [CLIENTS[0][:5], CLIENTS[1][:5]]
+    for numbers in ("auto", (2, 6), (10, 30)):
+        result = simulate(fc.PrivateKMeans(numbers, epsilon=None), few, seed=0)
+        assert result.number.chosen <= 10
+    with pytest.raises(ValueError, match="n_clusters is at least 11 and the clients have 10 rows"):
+        simulate(fc.PrivateKMeans((11, 30), epsilon=None), few, seed=0)
+    with pytest.raises(ValueError, match="n_clusters is 16 and the clients have 10 rows"):
+        simulate(fc.PrivateKMeans(16, epsilon=None), few, seed=0)
+
+
 def test_message_about_a_bad_row_never_quotes_a_value():
     clients = [part.copy() for part in CLIENTS]
     clients[1][2] = [123.25, np.nan, 123.25, 123.25]

@@ -325,6 +325,11 @@ class ProtocolStrategy(Declared, Strategy):
         """The largest number of clusters that are sought."""
         return self.n_clusters
 
+    @property
+    def fewest_clusters(self) -> int:
+        """The smallest number of clusters that are sought; rows that are fewer cannot be clustered."""
+        return self.most_clusters
+
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
         """Return how many clients to draw for a fraction: at least as many as must answer a round."""
         return self._current.n_to_draw(fraction, n_clients)

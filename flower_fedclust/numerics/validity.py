@@ -162,13 +162,18 @@ class ClusterNumber:
     stability: Sequence[float]  #: The agreement with simulated reruns; see :class:`Repeated`.
     #: The number with which the run went on; its stability has been judged again after the run.
     ran_with: int | None = None
+    has_noise: bool = True  #: Whether the measures come from noisy sums.
 
     def after_run(self, agreement: float) -> Self:
         """Return the estimate after a run with the chosen number of clusters.
 
         Its stability becomes the agreement with simulated reruns that the run's later releases show. This is the figure
-        that the doubt "unstable" judges, so the two never contradict each other.
+        that the doubt "unstable" judges, so the two never contradict each other. But clusters that nothing shows do
+        not become stable: reruns that find nothing agree with each other.
         """
+        shows_clusters = self.silhouette[self._index_of_chosen] > 0
+        if agreement >= ALL_FOUND_AGAIN and not shows_clusters:
+            return replace(self, ran_with=self.chosen)
         stability = [
             agreement if number == self.chosen else before
             for number, before in zip(self.numbers, self.stability, strict=True)
@@ -200,6 +205,11 @@ class ClusterNumber:
     def sentence(self) -> str:
         """The advice in words, and how certain it is."""
         fewest, most = self.numbers[0], self.numbers[-1]
+        if not max(self.silhouette) and not self.has_noise:
+            return (
+                "No clear number: the rows have too few different values to compare numbers of clusters; choose by "
+                f"what the clusters are for. {self.chosen} is the smallest."
+            )
         if not max(self.silhouette):
             return (
                 "No clear number: noise hides too many of the small clusters that would show it; take a larger "

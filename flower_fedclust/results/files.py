@@ -569,7 +569,7 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, where None stands for any number that is not finite."""
     kind = PeakNumber if "rises" in written else ClusterNumber
     kept = {field.name: written[field.name] for field in fields(kind)}
-    ran_with = kept.pop("ran_with", None)
+    ran_with, has_noise = kept.pop("ran_with", None), kept.pop("has_noise", True)
     numbers: dict[str, Any] = {
         name: [math.nan if value is None else value for value in kept[name]] for name in kept
     }
@@ -577,7 +577,9 @@ def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
         return PeakNumber(**numbers)
     if ran_with is not None and (type(ran_with) is not int or ran_with not in numbers["numbers"]):
         raise DataError(f"{_METRICS}: number.ran_with is none of number.numbers; run again.")
-    return ClusterNumber(**numbers, ran_with=ran_with)
+    if type(has_noise) is not bool:
+        raise DataError(f"{_METRICS}: number.has_noise is neither true nor false; run again.")
+    return ClusterNumber(**numbers, ran_with=ran_with, has_noise=has_noise)
 
 
 def _sizes(written: _SizeFields) -> ReleasedSizes:

@@ -146,7 +146,8 @@ class PrivateKMeans(SearchStrategy):
         # 2. Cells, and from these the number of clusters, if the user asked for it.
         space, cells = yield from cells_of_rows(self, space, self._public(space.frame))
         fine = small_clusters(cells, space.total_inside, self.most_clusters, self.rng)
-        number = number_if_asked(fine, space.spread, numbers_of(self.n_clusters), self.rng)
+        numbers = numbers_of(self.n_clusters)
+        number = number_if_asked(fine, space.spread, n_rows, numbers, self.rng)
         k = self.most_clusters if number is None else number.chosen
         # 3. Many solutions from the cells; the best of them takes the last steps.
         best = yield from best_of_many(self, space, cells, k)

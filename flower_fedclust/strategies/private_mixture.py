@@ -167,7 +167,8 @@ class PrivateMixture(SearchStrategy):
         # 2. Cells, and from these the number of components, if the user asked for it.
         space, cells = yield from _noted(cells_of_rows(self, space), notes)
         fine = small_clusters(cells, space.total_inside, self.most_clusters, self.rng)
-        number = number_if_asked(fine, space.spread, numbers_of(self.n_clusters), self.rng)
+        numbers = numbers_of(self.n_clusters)
+        number = number_if_asked(fine, space.spread, n_rows, numbers, self.rng)
         k = self.most_clusters if number is None else number.chosen
         # 3. The clusters of k-means.
         start = yield from _noted(best_of_many(self, space, cells, k, last=()), notes)

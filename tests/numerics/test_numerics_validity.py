@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -89,7 +91,11 @@ def test_advice_names_the_number_and_its_doubt():
     assert unstable.startswith(
         "No clear number: with 2 to 3 clusters, none that another run would find again"
     )
-    assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise")
+    nothing = number_with([0.0], of_one=0.0)
+    assert nothing.sentence.startswith("No clear number: noise")
+    assert replace(nothing, has_noise=False).sentence.startswith(
+        "No clear number: the rows have too few different values"
+    )
     assert number_with([0.5, 0.7], stability=[0.2, 0.3]).sentence.startswith(
         "No clear number: with any number"
     )
@@ -133,6 +139,14 @@ def test_after_a_run_the_number_has_the_stability_that_the_doubt_judges(agreemen
     assert says in after.sentence
     assert after.to_dict()["stability"] == [0.9, agreement, 0.8]
     assert "0.96" not in str(after)
+
+
+def test_a_number_whose_clusters_nothing_shows_is_not_stable_after_a_run():
+    """Reruns that find nothing agree with each other."""
+    after = number_with([0.0], of_one=0.0, stability=[0.0]).after_run(1.0)
+    assert after.stability == [0.0]
+    assert not after.is_clear
+    assert after.sentence.startswith("No clear number: noise")
 
 
 def test_a_number_that_only_the_run_has_shown_to_be_stable_is_clear():

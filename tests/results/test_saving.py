@@ -469,3 +469,14 @@ def test_the_number_that_was_chosen_is_kept(tmp_path, ran_with):
     (folder / "metrics.json").write_text(json.dumps(metrics))
     with pytest.raises(fc.DataError, match=r"ran_with is none of number\.numbers; run again"):
         fc.load(folder)
+
+
+def test_a_saved_number_says_whether_there_was_noise(tmp_path):
+    made = fc.simulate(fc.PrivateKMeans("auto", epsilon=None), [np.ones((30, 2))] * 2, seed=0)
+    folder = made.save(tmp_path / "run")
+    assert fc.load(folder).number.sentence == made.number.sentence
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["number"]["has_noise"] = "no"
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(fc.DataError, match=r"has_noise is neither true nor false; run again"):
+        fc.load(folder)

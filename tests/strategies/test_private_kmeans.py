@@ -580,6 +580,25 @@ def test_what_a_client_adds_is_about_as_long_as_its_bounds_say():
     assert rows.of_both(2.0, 1.5, 7) == 2.5
 
 
+@pytest.mark.parametrize("kind", [PrivateKMeans, fc.PrivateMixture, fc.PrivateDensity])
+@pytest.mark.parametrize("n_columns", [2, 5])
+@pytest.mark.parametrize("epsilon", [None, 1000.0])
+def test_a_few_rows_have_no_more_clusters_than_rows(kind, n_columns, epsilon):
+    for n_rows in (4, 6, 14):
+        rows = np.random.default_rng(0).normal(size=(n_rows, n_columns))
+        result = fc.simulate(
+            kind("auto", epsilon=epsilon, max_norm=5.0), [rows[::2], rows[1::2]], seed=0
+        )
+        assert 2 <= result.number.chosen <= n_rows
+
+
+@pytest.mark.parametrize("kind", [PrivateKMeans, fc.PrivateMixture])
+def test_equal_rows_without_noise_are_not_said_to_be_hidden_by_it(kind):
+    result = fc.simulate(kind("auto", epsilon=None), [np.ones((30, 2))] * 2, seed=0)
+    assert "noise" not in result.number.sentence
+    assert "too few different values" in result.number.sentence
+
+
 @pytest.mark.parametrize("n_columns", [4, 100, 300])
 def test_every_first_point_has_rows_in_many_directions_as_in_few(n_columns):
     rng = np.random.default_rng(0)
@@ -660,7 +679,7 @@ def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw
     cells = NoisyCells(means, counts, spread**2 / 8, 0.0, 0.0)
     fine = NoisyClusters(means, counts, float((spread**2).sum()), 0.0, 0.0, cells)
     numbers = [
-        chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)
+        chosen_number(fine, spread, 1e4, (2, 3), np.random.default_rng(seed)) for seed in range(8)
     ]
     assert np.std([number.of_one_gaussian[0] for number in numbers]) < 0.02
 

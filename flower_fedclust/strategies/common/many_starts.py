@@ -224,6 +224,7 @@ def kmeans_of_all_rows(
         number = chosen_number(
             NoisyClusters(small, sizes, total, 0.0, 0.0, _as_cells(small, sizes, cells.spread)),
             cells.spread,
+            n_rows,
             numbers,
             rng,
         )

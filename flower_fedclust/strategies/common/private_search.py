@@ -217,6 +217,11 @@ class SearchStrategy(ClippedStrategy):
         return numbers_of(self.n_clusters)[1]
 
     @property
+    def fewest_clusters(self) -> int:
+        """The number of clusters, or the smallest that is tried."""
+        return numbers_of(self.n_clusters)[0]
+
+    @property
     def expected_columns(self) -> int | None:
         """The width of the origin, if it was given."""
         return None if self.origin is None else len(np.asarray(self.origin))
@@ -358,7 +363,7 @@ def frame_of_most(
         number = float(strategy.rows_per_client * len(strategy.client_names))
     else:
         (counted,) = yield Sum(SearchClient.row_count.asked(), parts=["row_count"])
-        number = max(float(counted), float(strategy.most_clusters))
+        number = max(float(counted), float(strategy.fewest_clusters))
     return (
         yield from _centered(strategy, frame, frame.radius, number)
     ) if center_rows else frame, number
@@ -542,7 +547,8 @@ def rough_clusters(
     space = yield from space_of_rows(strategy, frame, n_rows)
     space, cells = yield from cells_of_rows(strategy, space)
     fine = small_clusters(cells, space.total_inside, strategy.most_clusters, strategy.rng)
-    number = number_if_asked(fine, space.spread, numbers_of(strategy.n_clusters), strategy.rng)
+    numbers = numbers_of(strategy.n_clusters)
+    number = number_if_asked(fine, space.spread, n_rows, numbers, strategy.rng)
     n_clusters = strategy.most_clusters if number is None else number.chosen
     weights = np.maximum(fine.counts, 0.01 * n_rows / len(fine.means))
     centers = clustered(fine.means, weights, n_clusters, strategy.rng, n_init=N_INIT)

@@ -112,14 +112,22 @@ def weight_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
 
 
 def number_if_asked(
-    fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
+    fine: NoisyClusters,
+    spread: Floats,
+    n_rows: float,
+    numbers: tuple[int, int],
+    rng: np.random.Generator,
 ) -> ClusterNumber | None:
     """Choose a number of clusters from the smallest to the largest of ``numbers``; None if these are equal."""
-    return None if numbers[0] == numbers[1] else chosen_number(fine, spread, numbers, rng)
+    return None if numbers[0] == numbers[1] else chosen_number(fine, spread, n_rows, numbers, rng)
 
 
 def chosen_number(
-    fine: NoisyClusters, spread: Floats, numbers: tuple[int, int], rng: np.random.Generator
+    fine: NoisyClusters,
+    spread: Floats,
+    n_rows: float,
+    numbers: tuple[int, int],
+    rng: np.random.Generator,
 ) -> ClusterNumber:
     """Choose the number of clusters by the gap statistic (Tibshirani, Walther and Hastie 2001), with the silhouette.
 
@@ -134,21 +142,25 @@ def chosen_number(
     fine : NoisyClusters
     spread : ndarray of shape (n_columns,)
         The standard deviations of the rows.
+    n_rows : float
+        The number of all rows, perhaps noisy. There are no more clusters than rows, unless ``numbers`` begin higher.
     numbers : (int, int)
         The smallest and the largest number.
     rng : numpy.random.Generator
     """
     n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
-    tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
+    # A few rows can have more cells than there are rows.
+    most = min(numbers[1], n_kept - 1, round(n_rows))
+    tried = range(numbers[0], max(most, numbers[0]) + 1)
     measures, of_one = _measures(fine, tried), []
-    n_rows = max(float(fine.counts.sum()), 100.0)
-    n_drawn = int(min(n_rows, REFERENCE_ROWS))
+    n_imitated = max(float(fine.counts.sum()), 100.0)
+    n_drawn = int(min(n_imitated, REFERENCE_ROWS))
     for _ in range(N_REFERENCES):
         drawn = rng.standard_normal((n_drawn, len(spread))) * spread
         centers = clustered(drawn, np.ones(n_drawn), max(n_kept, 1), rng, n_init=1)
         sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
-        sums *= n_rows / n_drawn
-        noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
+        sums *= n_imitated / n_drawn
+        noisy = counts * (n_imitated / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
         means = centers_of(
             sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers
         )
@@ -167,6 +179,7 @@ def chosen_number(
         davies_bouldin=[measure.get("davies_bouldin", np.nan) for measure in measures],
         calinski_harabasz=[measure.get("calinski_harabasz", np.nan) for measure in measures],
         of_one_gaussian=np.mean(of_one, axis=0).tolist(),
+        has_noise=fine.of_counts > 0,
     )
 
 
