@@ -31,7 +31,15 @@ from flower_fedclust.data import (
     read_folder,
     read_table,
 )
-from flower_fedclust.data.files import ENDINGS, read_by_client, read_rows, rows_in_order, table_of
+from flower_fedclust.data.csv_files import Decimals
+from flower_fedclust.data.files import (
+    ENDINGS,
+    decimals_in,
+    read_by_client,
+    read_rows,
+    rows_in_order,
+    table_of,
+)
 from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.data.identities import check_spellings
 from flower_fedclust.engine import ClientData, ProtocolStrategy
@@ -468,13 +476,16 @@ def clients_of(
         raise ValueError(
             "subject_column is given, and clients are ClientData without it; give it to ClientData."
         )
+    paths = [Path(part) for part in parts if isinstance(part, (str, Path))]
+    roles = [name for name in (label_column, subject_column) if name is not None]
+    decimals = decimals_in(paths, roles, thousands=True)
     by_name: dict[str, ClientData] = {}
     for index, (name, part) in enumerate(zip(called, parts, strict=True)):
         if isinstance(part, ClientData):
             by_name[name] = part
             continue
         rows, classes, persons = _read_part(
-            part, f"client {name}", columns, label_column, subject_column
+            part, f"client {name}", columns, label_column, subject_column, decimals
         )
         by_name[name] = ClientData(
             rows,
@@ -566,11 +577,12 @@ def _read_part(
     columns: Sequence[str] | None,
     label_column: str | None,
     subject_column: str | None,
+    decimals: Mapping[Path, Decimals],
 ) -> tuple[Any, Any, Any]:
     """Return one client's rows, true classes and subjects; the last two are None unless its file or table has them.
 
     A path is read, a table is divided by the roles of its columns, and anything else is returned as
-    it is.
+    it is. ``decimals`` says how numbers are written in the files of all clients.
     """
     names = [name for name in (label_column, subject_column) if name is not None]
     if isinstance(part, (str, Path)):
@@ -580,6 +592,7 @@ def _read_part(
             subject_column=subject_column,
             columns=columns,
             raw=True,
+            decimals=decimals.get(Path(part)),
         )
     elif names and (frame := as_frame(part, owner, names=names)) is not None:
         roles = {"label": label_column, "client": None, "id": None, "subject": subject_column}

@@ -123,20 +123,32 @@ def read_table(
         text, missing or infinite, a label, client or id is missing, or two rows have one id. The
         message names the file, the row (from 0) and every such column, and never a value.
     """
-    path = Path(path)
     roles = {
         "label": label_column,
         "client": client_column,
         "id": id_column,
         "subject": subject_column,
     }
+    return _read_whole(Path(path), roles, columns, raw=raw)
+
+
+def _read_whole(
+    path: Path,
+    roles: Mapping[str, str | None],
+    columns: Sequence[str] | None,
+    *,
+    raw: bool,
+    decimals: Decimals | None = None,
+) -> Table:
+    """Read a file of rows into memory; see :func:`table_of` and :func:`_read_frame` for the parameters."""
     size, memory = _size_of(path), machine_memory()
     if memory / 2 < size < math.inf:
         raise DataError(
             f"{path.name}: its rows take {size / 1e6:,.0f} MB, more than half of this machine's memory, and are read "
             "as a whole; write a file for each client into a folder, where large files are read in batches."
         )
-    return table_of(_read_frame(path, roles, raw=raw), path.name, roles, columns, raw=raw)
+    frame = _read_frame(path, roles, raw=raw, decimals=decimals)
+    return table_of(frame, path.name, roles, columns, raw=raw)
 
 
 def read_query(
@@ -554,15 +566,50 @@ def _size_of(path: Path) -> float:
 
 
 def read_rows(
-    path: str | PathLike[str], *, most_in_memory: int | None = None, **options: Any
+    path: str | PathLike[str],
+    *,
+    most_in_memory: int | None = None,
+    decimals: Decimals | None = None,
+    **options: Any,
 ) -> Table:
     """Read a file, or open it to be read in batches if it is large or a folder of parts.
 
-    Takes the same ``options`` as :func:`read_table`.
+    Takes the same ``options`` as :func:`read_table`. ``decimals`` says how the numbers of a .csv file are written, if
+    this was decided with other files; see :func:`decimals_in`.
     """
-    if _size_of(Path(path)) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
-        return read_table(path, **options)
+    path = Path(path)
+    roles = {role: options.get(f"{role}_column") for role in ("label", "client", "id", "subject")}
+    columns, raw = options.get("columns"), options.get("raw", False)
+    if _size_of(path) <= (MOST_IN_MEMORY if most_in_memory is None else most_in_memory):
+        return _read_whole(path, roles, columns, raw=raw, decimals=decimals)
+    if decimals is not None:
+        return _table_in_batches([_open_csv(path, decimals)], path.name, roles, columns)
     return read_batches(path, **{name: value for name, value in options.items() if name != "raw"})
+
+
+def decimals_in(
+    paths: Sequence[Path], names: Collection[str], *, thousands: bool
+) -> dict[Path, Decimals]:
+    """Decide how the numbers are written in the .csv files among the files of several clients.
+
+    Returns {} if none of them has decimal commas. Parameters are as for
+    :func:`~flower_fedclust.data.csv_files.agree_on_decimals`.
+    """
+    csv_paths = [
+        path
+        for path in paths
+        if _READERS.get(path.suffix.lower()) is read_csv_file
+        and path.is_file()
+        and path.stat().st_size > 0
+    ]
+    return decimals_of(csv_paths, names, thousands=thousands)
+
+
+def _open_csv(path: Path, decimals: Decimals) -> CsvPart:
+    """Open a .csv file whose numbers are written as other files of the table showed."""
+    part = CsvPart(path)
+    part.decimals = decimals
+    return part
 
 
 def _open_part(path: Path) -> Part:
@@ -651,20 +698,15 @@ def read_folder(
             )
     check_spellings(files_by_client, f"the folder {folder}")
     roles = {"label": label_column, "client": None, "id": id_column, "subject": subject_column}
-    filled = [path for path in paths if not path.is_file() or path.stat().st_size > 0]
-    csv_paths = [path for path in filled if _READERS[path.suffix.lower()] is read_csv_file]
-    decimals = decimals_of(csv_paths, _named(roles), thousands=raw)
+    decimals = decimals_in(paths, _named(roles), thousands=raw)
     tables, empty = [], []
     for path in paths:
-        if path in filled and _size_of(path) > MOST_IN_MEMORY:
-            part = _open_part(path)
-            if isinstance(part, CsvPart):
-                part.decimals = decimals.get(path, Decimals())
+        if path.is_file() and _size_of(path) > MOST_IN_MEMORY:
+            part = _open_csv(path, decimals[path]) if path in decimals else _open_part(path)
             tables.append(_table_in_batches([part], path.name, roles, columns))
-        elif (
-            path not in filled
-            or len(frame := _read_frame(path, roles, raw=raw, decimals=decimals.get(path))) == 0
-        ):
+        elif (path.is_file() and path.stat().st_size == 0) or len(
+            frame := _read_frame(path, roles, raw=raw, decimals=decimals.get(path))
+        ) == 0:
             empty.append(path.name)
         else:
             tables.append(table_of(frame, path.name, roles, columns, raw=raw))

@@ -349,6 +349,18 @@ def test_the_files_of_a_folder_agree_on_decimal_commas(
             client.check()
 
 
+def test_files_that_are_named_one_by_one_agree_on_decimal_commas(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("v;w\n1.234;0,5\n2.345,5;0,7\n")
+    (tmp_path / "b.csv").write_text("v;w\n1.234;5\n2.345;7\n")
+    paths = {name: tmp_path / f"{name}.csv" for name in "ab"}
+    for most_in_memory in (2**30, 0):
+        monkeypatch.setattr(files, "MOST_IN_MEMORY", most_in_memory)
+        for given in (paths, {name: str(path) for name, path in paths.items()}):
+            clients = clients_of(given).values()
+            first = [next(iter(client.batches())).rows[0].tolist() for client in clients]
+            assert first == [[1234, 0.5], [1234, 5]]
+
+
 def test_a_file_with_decimal_points_keeps_them_beside_one_with_decimal_commas(tmp_path):
     (tmp_path / "a.csv").write_text("v;w\n1,234;0,5\n2345,5;0,7\n")
     (tmp_path / "b.csv").write_text("v,w\n1.234,5\n2.345,7\n")
