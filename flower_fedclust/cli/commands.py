@@ -337,6 +337,8 @@ def compare(
     for name, values in (("set", parameters), ("grid", grid)):
         if values:
             chosen[name] = {**chosen.get(name, {}), **parsed_parameters(values)}
+    if chosen.get("data") is not None and not chosen.get("datasets"):
+        check_spread(Path(chosen["data"]), chosen.get("client_column"), ("n_clients", "partitions"))
     try:
         rows = run_comparison(
             comparison_from(chosen),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -142,15 +143,19 @@ def was_typed(option: str) -> bool:
     return context is None or context.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def check_spread(data: Path | None, client_column: str | None) -> None:
-    """Raise a ValueError if an option says how rows are spread over clients, and the rows say it themselves."""
+def check_spread(
+    data: Path | None,
+    client_column: str | None,
+    options: Sequence[str] = ("n_clients", "partition"),
+) -> None:
+    """Raise a ValueError if the user typed one of the options, and the rows themselves say whose they are."""
     if data is not None and data.is_dir():
         why = f"the files of {data} are the clients"
     elif client_column is not None:
         why = "client_column says whose row it is"
     else:
         return
-    for option in ("n_clients", "partition"):
+    for option in options:
         if click.get_current_context(silent=True) is not None and was_typed(option):
             raise ValueError(
                 f"{option} is given, but {why}; leave out --{option.replace('_', '-')}."

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from flower_fedclust.data.cells import typed
+from flower_fedclust.data.cells import WHY_UNCLEAR, has_unclear_points, typed
 from flower_fedclust.tables.missing_codes import MISSING_WORDS, Codes, find_codes, labeled_codes
 from flower_fedclust.tables.schema import (
     EPOCH,
@@ -251,6 +251,8 @@ def _drafted(name: str, series: Any, labels: Mapping[float, str]) -> _Drafted:
         present.dtype
     ):
         return _of_texts(name, present, has_gaps, are_codes)
+    if has_unclear_points(present):
+        return _ignored(f"FROM YOUR ROWS: the column {WHY_UNCLEAR}.")
     numbers = _read_as("number", present)
     if numbers is None:
         return _ignored("FROM YOUR ROWS: a value is infinite.")

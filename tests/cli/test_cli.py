@@ -289,6 +289,14 @@ def sites(tmp_path, monkeypatch):
             "--n-clients is given, but --client-column says whose row it is",
         ),
         (
+            "compare --strategies k-fed --data sites --n-clients 7 --out new",
+            "--n-clients is given, but the files of sites are the clients",
+        ),
+        (
+            "compare --strategies k-fed --data sites --partitions iid --out new",
+            "--partitions is given, but the files of sites are the clients",
+        ),
+        (
             "run --data rows.csv --client-column site --label-column kind --schema both.toml",
             "'kind' is the --label-column; remove it from the schema, or leave out --label-column",
         ),

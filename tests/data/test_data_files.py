@@ -397,6 +397,12 @@ def test_a_point_that_may_separate_thousands_is_refused_in_a_table_with_decimal_
         fc.ClientData(read_batches(path).rows).check()
 
 
+def test_a_draft_says_where_points_may_separate_thousands(tmp_path):
+    path = csv(tmp_path, "v;w\n1.234;0,5\n2.345;0,7\n3.456;0,9\n")
+    text = draft(read_table(path, raw=True).rows, source=path.name)
+    assert text.count("the column has numbers like 1.234 in a table with decimal commas") == 1
+
+
 @pytest.mark.parametrize("number", ["0.123", "1.2", "12.3456", "1234.567"])
 def test_a_number_whose_point_cannot_separate_thousands_makes_its_column_clear(tmp_path, number):
     path = csv(tmp_path, f"v;w\n1.234;0,5\n{number};0,7\n")
