@@ -210,6 +210,24 @@ def test_numbers_that_no_float_can_square_are_named():
         fc.FedDPKMeans(2, server_data=[[0, 1], [1, 2], [2, 1e200]])
 
 
+@pytest.mark.filterwarnings("ignore:client . failed", "ignore:clients? .* took no part")
+@pytest.mark.parametrize("name", ["pooled-kmeans", "private-density", "fedsc", "spp-fgc"])
+def test_without_an_epsilon_no_strategy_takes_numbers_that_no_float_can_square(name):
+    options = {"epsilon": None, "max_norm": 9.0} if name == "private-density" else {}
+    place = "row 0, column 'w' is beyond"
+    with pytest.raises(fc.DataError, match=f"^client 0: {place}"):
+        simulate(name, [1e300 * named(index) for index in range(3)], n_clusters=3, **options)
+
+
+@pytest.mark.parametrize("noise", ["server", "clients"])
+def test_with_an_epsilon_rows_are_clipped_and_none_is_too_large(noise):
+    """A failure would tell something about rows that no noise covers."""
+    strategy = fc.PrivateKMeans(3, epsilon=2.0, max_norm=5.0, noise=noise)
+    result = simulate(strategy, [1e300 * named(0), named(1), named(2)], seed=0)
+    assert not result.failures
+    assert np.isfinite(result.model.cluster_centers_).all()
+
+
 def test_a_range_of_numbers_needs_rows_only_for_its_smallest_number():
     few = [CLIENTS[0][:5], CLIENTS[1][:5]]
     for numbers in ("auto", (2, 6), (10, 30)):

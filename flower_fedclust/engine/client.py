@@ -716,11 +716,23 @@ class ProtocolClient(NumPyClient):
         ]
         return hash_of_question(question, more, led)
 
+    def _check_scale(self) -> None:
+        """Raise a DataError if a row is too large to compute with and the run has no epsilon.
+
+        With an epsilon rows are clipped first, so that any row will do, and a failure would tell something about rows.
+        A site whose failures must not tell anything answers as well as it can.
+        """
+        request = self._asking.request
+        is_plain = request is not None and not request.plan and self.stand_in is None
+        if is_plain and self.consent.says_what_failed and (where := self._loaded.too_large):
+            raise DataError(f"client {self.name}: {where}")
+
     def _computed(self, question: Question) -> list[Sendable]:
         """Return the arrays that a declared method computes from the rows."""
         answer = question.answer
         try:
             with with_rows(question.most_rows):
+                self._check_scale()
                 reply = question.asks.reply_of(self, question)
         except Exception as error:
             is_paid_for = answer.sends and not answer.keeps

@@ -125,6 +125,9 @@ class ClientData:
         If the rows are empty, not two-dimensional, not finite or not numeric, or if the number of labels differs.
     """
 
+    #: The rows that were searched for numbers that are too large, and what was found.
+    _too_large: tuple[NDArray[np.float64] | None, str] = None, ""
+
     def __init__(
         self,
         rows: ArrayLike | Any,
@@ -406,10 +409,19 @@ class ClientData:
     @property
     def out_of_scale(self) -> str:
         """Which numbers are too large or too small to be squared, in words; "" if none are, or for a table."""
-        names = self.columns
-        return out_of_scale(
-            self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}"
-        )
+        return out_of_scale(self._rows, self._column_name)
+
+    @property
+    def too_large(self) -> str:
+        """Which number is too large to be squared, in words; "" if none is, or for a table. Rows are searched once."""
+        rows, found = self._too_large
+        if rows is not self._rows:
+            found = out_of_scale(self._rows, self._column_name, smallest=0.0)
+            self._too_large = self._rows, found
+        return found
+
+    def _column_name(self, index: int) -> str:
+        return f"column '{self.columns[index]}'" if self.columns else f"column {index}"
 
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return the number of rows, a hash of each column, and one of the subjects.

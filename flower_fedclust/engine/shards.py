@@ -289,7 +289,9 @@ class Shard:
                 rest.append(index)
                 continue
             is_small = 0 < len(rows) <= MOST_ROWS_OF_ONE and rows.size <= BATCH_ENTRIES // 4
-            if index in self._apart or not is_small:
+            # Without an epsilon a client refuses rows that are too large, and says which.
+            is_refused = not config.get("plan") and bool(self._data[index].too_large)
+            if index in self._apart or not is_small or is_refused:
                 rest.append(index)
                 continue
             if batch and (len(batch) == most or n_entries + rows.size > BATCH_ENTRIES):
