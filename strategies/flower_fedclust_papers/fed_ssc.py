@@ -20,6 +20,7 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
+from flower_fedclust.numerics.copies import copies_but_for_rounding, copies_of
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
 from flower_fedclust_papers.dsc import OWN_CLUSTERS, LocalClustersClient, gather_merged_labels
@@ -144,20 +145,31 @@ class FedSubspaceClustering(ProtocolStrategy):
         # Step 3.
         n_per_client = [len(reply.arrays[0]) // self.n_samples for reply in replies]
         points = unit_rows(np.concatenate([reply.arrays[0] for reply in replies]))
-        if sum(n_per_client) < self.n_clusters:
-            raise DataError(
-                f"n_clusters={self.n_clusters} is too large: the clients found {sum(n_per_client)} clusters together; "
-                "set it lower, n_local_clusters higher, or eigengap=False."
-            )
         local_cluster = np.repeat(np.arange(sum(n_per_client)), self.n_samples)
-        embedding = subspace_embedding(
-            self._graph(points, local_cluster), points, self.n_clusters, local_cluster
-        )
-        _, merged = cluster_embedding(embedding, self.n_clusters, self.rng)
+        merged = self._merged(points, local_cluster)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
         model = self._model(points, merged[local_cluster])
         # Step 4.
         return Outcome(model, (yield from gather_merged_labels(merged, replies, n_per_client)))
+
+    def _merged(self, points: Floats, local_cluster: Labels) -> Labels:
+        """Return the cluster of each local cluster (step 3)."""
+        # A point of a line is one of two: the same but for its sign.
+        signs = np.sign(points[np.arange(len(points)), np.abs(points).argmax(axis=1)])
+        line = copies_but_for_rounding(points * signs[:, None]).index
+        if self.n_samples == 1 and line.max() < self.n_clusters:
+            # No more different lines than clusters: a cut of the graph would divide one.
+            return line
+        n_found = int(local_cluster.max()) + 1
+        if n_found < self.n_clusters:
+            raise DataError(
+                f"n_clusters={self.n_clusters} is too large: the clients found {n_found} clusters together; set it "
+                "lower, n_local_clusters higher, or eigengap=False."
+            )
+        embedding = subspace_embedding(
+            self._graph(points, local_cluster), points, self.n_clusters, local_cluster
+        )
+        return cluster_embedding(embedding, self.n_clusters, self.rng)[1]
 
     def _graph(self, points: Floats, local_cluster: Labels) -> csr_array:
         """Return the graph of the local clusters."""
@@ -241,6 +253,9 @@ def cluster_directions(
     _, clusters = cluster_embedding(
         subspace_embedding(graph, directions, n_clusters), n_clusters, rng
     )
+    # Copies of a row can express each other, so that a cut between them costs nothing: each takes the first's cluster.
+    copies = copies_of(directions)
+    clusters = clusters[copies.first][copies.index]
     # k-means may leave a cluster empty.
     return np.unique(clusters, return_inverse=True)[1].astype(np.intp)
 

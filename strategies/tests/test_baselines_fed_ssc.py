@@ -224,3 +224,17 @@ def test_a_cluster_that_k_means_left_empty_is_reported_and_has_no_subspace(monke
         result = simulate(FedSubspaceClustering(2, random_state=0), FEW)
     assert [len(basis) > 0 for basis in result.model.bases_] == [True, False]
     assert not result.model.predict(np.concatenate(FEW)).any()
+
+
+@pytest.mark.parametrize("n_different", [1, 2])
+def test_equal_rows_are_never_divided(n_different):
+    """Copies of a row express each other, so that a cut between them costs nothing."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        different = rng.normal(size=(n_different, 3))
+        clients = [different[rng.integers(n_different, size=50)] for _ in range(2)]
+        result = simulate("fed-ssc", clients, n_clusters=3, seed=seed)
+        rows, labels = np.concatenate(clients), np.concatenate(result.labels)
+        found = [set(labels[(rows == row).all(axis=1)]) for row in different]
+        assert [len(one) for one in found] == [1] * n_different
+        assert len(set.union(*found)) == n_different

@@ -35,7 +35,7 @@ from flower_fedclust.engine.replies import unlike_most
 from flower_fedclust.engine.rounds import Array, Reply, Round
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
-from flower_fedclust.numerics.copies import Copies, copies_of
+from flower_fedclust.numerics.copies import SAME, Copies, copies_but_for_rounding, copies_of
 from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
     full_affinity,
@@ -132,6 +132,10 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
         A node is a row; equal rows of a client are one node.
         """
+        value = _values_of(prototypes)
+        if value is not None and value.max() < self.n_clusters:
+            # No more different rows than clusters: each is a cluster, which a cut of the graph would divide.
+            return value[uploads.prototype]
         # Lines 12 and 13.
         E, divergences = self._global_graph(uploads, prototypes)
         # Lines 14 and 15. The paper first solves for a graph S that has a component for each cluster. Here a cluster
@@ -243,6 +247,14 @@ class SPPFGC(StructuralGraphStrategy):
             )
         )
         return read_uploads(replies, self.n_clusters)
+
+
+def _values_of(prototypes: Prototypes) -> Labels | None:
+    """Return which prototypes stand for equal rows, as a number for each; None if a prototype has rows that differ."""
+    rounding = SAME * float(np.abs(prototypes.means).max(initial=0.0))
+    if np.abs(prototypes.covariances).max(initial=0.0) > rounding**2:
+        return None
+    return copies_but_for_rounding(prototypes.means).index
 
 
 def joined(

@@ -301,3 +301,16 @@ def test_covariances_are_diagonal_beyond_64_columns():
     assert quiet(SPPFGC(3), clients).model.covariances_.ndim == 2
     assert quiet(SPPFGC(3, covariance="full"), clients).model.covariances_.ndim == 3
     assert quiet(SPPFGC(3), CLIENTS).model.covariances_.ndim == 3
+
+
+@pytest.mark.parametrize("n_different", [1, 2, 3])
+def test_equal_rows_are_never_divided(n_different):
+    """With fewer different rows than clusters, some clusters are empty, as with k-means of all rows."""
+    rng = np.random.default_rng(0)
+    different = rng.normal(size=(n_different, 3))
+    clients = [different[rng.integers(n_different, size=n)] for n in (30, 20)]
+    result = simulate("spp-fgc", clients, n_clusters=3, seed=0)
+    rows, labels = np.concatenate(clients), np.concatenate(result.labels)
+    found = [set(labels[(rows == row).all(axis=1)]) for row in different]
+    assert [len(one) for one in found] == [1] * n_different
+    assert len(set.union(*found)) == n_different
