@@ -671,7 +671,11 @@ def _says_nothing(clusters: Clusters) -> bool:
 
 
 def _of_survival(survival: Survival | None) -> list[Doubt]:
-    """Return a doubt about bins of time that end before nearly all rows had the event or were last seen."""
+    """Return a doubt about bins of time that end before nearly all rows had the event or were last seen.
+
+    There is none if the curves say something all the same: events may be rare, and everybody else
+    followed for longer than the bins.
+    """
     if survival is None:
         return []
     n_bins = len(survival.ends)
@@ -681,6 +685,8 @@ def _of_survival(survival: Survival | None) -> list[Doubt]:
     most = max(FEW_IN_BINS * total, survival.floor - 1.0)
     noise = DEVIATIONS * survival.deviation * np.sqrt(within.size)
     if most > total / 5 or float(within.sum()) + noise > most:
+        return []
+    if survival.is_informative:
         return []
     unit = f" {survival.unit}" if survival.unit else ""
     sentence = (

@@ -414,6 +414,18 @@ class Survival:
         return f"{half} {self.happened} after {self._time(median.low)} at the earliest; {part}."
 
     @property
+    def is_informative(self) -> bool:
+        """Whether the curves clearly differ, or the band of one is clearly below 1 where the curve ends.
+
+        Both follow from what is printed.
+        """
+        test = self.log_rank
+        if test is not None and test.p_value < CLEAR:
+            return True
+        upper = [self.curve(cluster)[3] for cluster in range(self.n_clusters)]
+        return any(limits[-1] < 1.0 for limits in upper)
+
+    @property
     def difference(self) -> str:
         """A sentence about whether the curves of the clusters differ."""
         test = self.log_rank

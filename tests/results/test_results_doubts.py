@@ -371,13 +371,28 @@ def survival(within, beyond, deviation=0.0):
 
 
 def test_rows_followed_beyond_the_last_bin_are_a_doubt():
-    (doubt,) = _of_survival(survival(20, 980))
+    (doubt,) = _of_survival(survival(18, 980))
     assert doubt.code == "beyond-the-bins"
     assert "beyond the last bin of time, which ends at 14 days" in doubt.sentence
     assert "check the unit" in doubt.sentence
     assert _of_survival(survival(200, 800)) == []
-    assert _of_survival(survival(20, 980, deviation=30.0)) == []  # noise may hide rows in the bins
+    assert _of_survival(survival(18, 980, deviation=30.0)) == []  # noise may hide rows in the bins
     assert _of_survival(None) == []
+
+
+def test_rare_events_among_rows_followed_for_longer_are_no_doubt():
+    """Nearly all rows are beyond the bins, and the curves say how many died, or that the clusters differ."""
+
+    def of(events, beyond, deviation):
+        within = np.array(events)[:, None] / 2 * [1.0, 1.0, 0.0, 0.0]
+        sums = np.column_stack([within, beyond, np.zeros(len(events))])
+        return Survival(np.array([18.0, 36.0]), sums, deviation, unit="months")
+
+    for deviation in (0.0, 15.0):
+        assert _of_survival(of([125, 700], [24_875, 4_300], deviation)) == []
+        assert _of_survival(of([400], [24_600], deviation)) == []
+        # Noise, or the floor, hides these.
+        assert len(_of_survival(of([4, 4], [15_000, 15_000], deviation))) == 1
 
 
 def test_the_doubt_about_bins_of_time_tells_no_count_below_the_floor():
