@@ -84,17 +84,14 @@ class FederatedKMeans(FirstCentersStrategy):
         mean of its rows until no center moves.
         """
         frame, n_rows = yield from frame_of_rows()
-        n_rounds = self.n_rounds
         if self.init is None:
             cells = yield from cells_of_rows(frame, n_rows, self.n_clusters, self.rng)
-            found = yield from best_start(cells, self.n_clusters, frame, self.rng)
-            start = frame.leave(found.centers)
-            n_rounds = 0 if found.has_converged else n_rounds
+            start = frame.leave((yield from best_start(cells, self.n_clusters, frame, self.rng)))
         else:
             start = checked_rows(self.init, owner="init")
         # A center farther than four times the farthest row has no rows if another center lies within that distance.
         frame, first = frame_with_centers(frame, start, times_the_reach=4.0)
-        centers = yield from lloyd_steps(first, frame, n_rounds, self.tol)
+        centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
         has_moved = (centers != first).any(axis=1, keepdims=True)
         return KMeansModel(np.where(has_moved, frame.leave(centers), start))
 

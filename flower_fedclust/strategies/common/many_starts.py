@@ -161,17 +161,10 @@ def _beside(
     return np.asarray(means[parents] + distance * directions)
 
 
-class Start(NamedTuple):
-    """First centers, in the coordinates of the frame."""
-
-    centers: Floats
-    has_converged: bool  #: Whether a Lloyd step moves none of them.
-
-
 def best_start(
     cells: Cells, n_clusters: int, frame: Frame, rng: np.random.Generator
-) -> Generator[Round, Total, Start]:
-    """Take Lloyd steps from many starts at once; return the centers with the least cost.
+) -> Generator[Round, Total, Floats]:
+    """Take Lloyd steps from many starts at once; return the centers with the least cost, in the frame.
 
     A start drops out if its cost is high, or if all its centers come close to the centers of a better start, because
     both would end with the same centers.
@@ -189,11 +182,11 @@ def best_start(
         )
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
-            return Start(starts[0], has_converged=True)
+            break
         # The cost of a start is the sum of the rows' squared norms minus this number.
         saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
         starts = moved[np.argsort(-saved, kind="stable")]
-    return Start(starts[0], has_converged=False)
+    return np.asarray(starts[0])
 
 
 def _apart(starts: Floats, most: int) -> Floats:
@@ -230,7 +223,7 @@ def kmeans_of_all_rows(
         )
         n_clusters = number.chosen
     start = yield from best_start(cells, n_clusters, frame, rng)
-    centers = yield from lloyd_steps(start.centers, frame, N_LAST_ROUNDS, 0.0)
+    centers = yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)
     return frame, centers, number
 
 
