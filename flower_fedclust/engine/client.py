@@ -252,6 +252,9 @@ class ProtocolClient(NumPyClient):
         Randomness for a method that draws noise itself, fresh for every message.
     """
 
+    #: Whether answers clip rows also without an epsilon of the run, so that no row is too large.
+    clips_rows: ClassVar[bool] = False
+
     # Answers about tables, which every client has.
     exponents = table_answers.exponents
     histograms = table_answers.histograms
@@ -720,11 +723,13 @@ class ProtocolClient(NumPyClient):
         """Raise a DataError if a row is too large to compute with and the run has no epsilon.
 
         With an epsilon rows are clipped first, so that any row will do, and a failure would tell something about rows.
-        A site whose failures must not tell anything answers as well as it can.
+        The same holds for a client that always clips. A site whose failures must not tell anything answers as well as
+        it can.
         """
         request = self._asking.request
-        is_plain = request is not None and not request.plan and self.stand_in is None
-        if is_plain and self.consent.says_what_failed and (where := self._loaded.too_large):
+        has_no_plan = request is not None and not request.plan and self.stand_in is None
+        may_fail = has_no_plan and not self.clips_rows and self.consent.says_what_failed
+        if may_fail and (where := self._loaded.too_large):
             raise DataError(f"client {self.name}: {where}")
 
     def _computed(self, question: Question) -> list[Sendable]:

@@ -97,7 +97,9 @@ class FactorModel(RowModel, name="factors"):
         rows = self._about_origin(rows)
         memberships = memberships_of(rows, self.components_, self.penalties)
         residuals = rows - memberships @ self.components_
-        return Clustered(memberships.argmax(axis=1), float(np.sum(residuals**2)))
+        with np.errstate(over="ignore"):  # a cost that is infinite is left out of the metrics
+            cost = float(np.sum(residuals**2))
+        return Clustered(memberships.argmax(axis=1), cost)
 
     def _about_origin(self, rows: Floats) -> Floats:
         """Return rows in the coordinates of the components: moved and with one more column, if there is an origin."""

@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import count, repeat
 from pathlib import Path
 from tempfile import mkdtemp
@@ -568,7 +568,12 @@ def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
 def _number(written: dict[str, Any]) -> ClusterNumber | PeakNumber:
     """Undo ``to_dict`` of a number of clusters, where None stands for any number that is not finite."""
     kind = PeakNumber if "rises" in written else ClusterNumber
-    kept = {field.name: written[field.name] for field in fields(kind)}
+    # A field with a default may be missing: results that were saved earlier do not have it.
+    kept = {
+        field.name: written[field.name]
+        for field in fields(kind)
+        if field.name in written or field.default is MISSING
+    }
     ran_with, has_noise = kept.pop("ran_with", None), kept.pop("has_noise", True)
     numbers: dict[str, Any] = {
         name: [math.nan if value is None else value for value in kept[name]] for name in kept

@@ -480,6 +480,8 @@ class DPFedCPrintedClient(DPFedCClient):
 class DPFedCTheorem2Client(DPFedCPrintedClient):
     """The answers of a client that sends its centers, as the paper's clients do."""
 
+    clips_rows = True
+
     @answers(
         Sent("by how much the client's centers have moved", has_columns=True),
         moved=lambda _, W, *, n_center_steps, batch_size, eta, max_gradient_norm, **local: (

@@ -287,6 +287,15 @@ def test_noise_of_theorem_2_is_equation_29_in_every_round():
         assert (arguments["max_norm"], arguments["max_gradient_norm"]) == (MAX_NORM, 0.3)
 
 
+def test_row_that_no_float_can_square_is_clipped_by_theorem_2():
+    """A failure would tell something about the row that no noise covers."""
+    clients = [rows.copy() for rows in CLIENTS]
+    clients[0][3] = 1e200
+    result = simulate(theorem_2(n_rounds=2, fraction_fit=1.0), clients, seed=0)
+    assert not result.failures
+    assert np.isfinite(result.model.components_).all()
+
+
 def test_report_of_theorem_2_says_what_its_rounds_compose_to():
     seen, result = run_of(theorem_2(n_rounds=10, fraction_fit=1.0, n_center_steps=0, batch_size=2))
     report = result.privacy

@@ -476,7 +476,14 @@ def test_a_saved_number_says_whether_there_was_noise(tmp_path):
     folder = made.save(tmp_path / "run")
     assert fc.load(folder).number.sentence == made.number.sentence
     metrics = json.loads((folder / "metrics.json").read_text())
-    metrics["number"]["has_noise"] = "no"
+    for field in (
+        "has_noise",
+        "ran_with",
+    ):  # a result that was saved before these fields were added
+        del metrics["number"][field]
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    assert fc.load(folder).number.numbers == made.number.numbers
+    metrics["number"] |= {"ran_with": None, "has_noise": "no"}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     with pytest.raises(fc.DataError, match=r"has_noise is neither true nor false; run again"):
         fc.load(folder)
