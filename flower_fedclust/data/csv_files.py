@@ -135,6 +135,8 @@ class _Marks:
     ----------
     commas : set of str
         Columns with decimal commas.
+    sure : set of str
+        Columns with numbers such as 2.345,5, which show that their points separate thousands.
     points : set of str
         Columns with numbers such as 0.5 or 1.25, whose points cannot separate thousands.
     either : set of str
@@ -142,7 +144,8 @@ class _Marks:
     """
 
     def __init__(self) -> None:
-        self.commas, self.points, self.either = set[str](), set[str](), set[str]()
+        self.commas, self.sure = set[str](), set[str]()
+        self.points, self.either = set[str](), set[str]()
 
     def add(self, cells: Any) -> None:
         """Look at a DataFrame of cells."""
@@ -150,9 +153,12 @@ class _Marks:
             is_number = column.str.fullmatch(_WITH_COMMA).fillna(False)
             numbers = column[is_number]
             has_comma = numbers.str.contains(",", regex=False)
+            has_point = numbers.str.contains(".", regex=False)
             if has_comma.any():
                 self.commas.add(name)
-            if numbers[~has_comma].str.contains(".", regex=False).any():
+            if (has_comma & has_point).any():
+                self.sure.add(name)
+            if (has_point & ~has_comma).any():
                 self.either.add(name)
             floats, is_text = numbers_in(column[~is_number])
             if (~is_text & (floats == floats)).any():
@@ -201,7 +207,7 @@ def read_csv_file(
         marks = _Marks()
         if dialect.decimal == ",":
             marks.add(frame)
-        decimals = _decided([marks], names, thousands=thousands)
+        decimals = _decided(marks, marks.commas, [marks], names, thousands=thousands)
     return decimals.applied(frame)
 
 
@@ -329,18 +335,38 @@ def checked_lines(read: Callable[[], T], path: Path) -> T:
         ) from None
 
 
-def _decided(marks: Sequence[_Marks], names: Collection[str], *, thousands: bool) -> Decimals:
-    """Decide how the numbers are written in files that may have decimal commas; ``names`` stay as they are."""
-    commas, points, either = (
-        set[str]().union(*columns).difference(names)
-        for columns in (
-            [one.commas for one in marks],
-            [one.points for one in marks],
-            [one.either for one in marks],
-        )
-    )
-    with_commas = commas - points if thousands else commas - points - either
-    return Decimals(frozenset(with_commas), frozenset(either - points - with_commas))
+def _decided(
+    own: _Marks,
+    commas: Collection[str],
+    alike: Sequence[_Marks],
+    names: Collection[str],
+    *,
+    thousands: bool,
+) -> Decimals:
+    """Decide how the numbers of a file are written in a table with decimal commas.
+
+    What other files show counts only if it is certain: only a number such as 2.345,5 makes 1.234 in another file 1234.
+
+    Parameters
+    ----------
+    own : _Marks
+        The marks in the file's numbers.
+    commas : collection of str
+        The columns whose commas are known to be decimal commas from this file alone.
+    alike : sequence of _Marks
+        The marks in all files that are written like this one, and in this one.
+    names, thousands
+        As for :func:`agree_on_decimals`.
+    """
+    sure = set[str]().union(*(one.sure for one in alike))
+    points = set[str]().union(*(one.points for one in alike))
+    of_itself = set(commas) - own.points
+    of_others = (own.commas | own.either) & (sure - points)
+    with_commas = of_itself | of_others
+    if not thousands:
+        with_commas -= own.either
+    unclear = own.either - own.points - (points - sure) - with_commas
+    return Decimals(frozenset(with_commas.difference(names)), frozenset(unclear.difference(names)))
 
 
 def _with_points(cells: Any) -> Any:
@@ -464,11 +490,12 @@ class CsvPart(Part):
 def agree_on_decimals(
     parts: Sequence[CsvPart], names: Collection[str], *, thousands: bool = True
 ) -> None:
-    """Decide for all files of a table together how the numbers in each column are written.
+    """Decide how the numbers in each column of each file are written, if a file of the table has decimal commas.
 
-    A file with decimal commas shows that its points separate thousands, unless a number such as 0.5 shows that they are
-    decimal points. Another file of the table may lack such numbers; it is read in the same way if the comma does not
-    separate its fields and none of its points must be a decimal point.
+    In a column with decimal commas, points separate thousands. In another column of such a file, 1.234 is unclear,
+    unless a file with decimal commas has a number such as 2.345,5 (then it is 1234) or 0.5 (then it is 1.234) in that
+    column. The same holds for a file that shows neither decimal commas nor decimal points; for it, files with the same
+    separator count. A file with decimal points, or with commas between its fields, stays as it is.
 
     Parameters
     ----------
@@ -478,16 +505,17 @@ def agree_on_decimals(
     thousands : bool, default=True
         Whether points separate thousands in a column with decimal commas. Otherwise such a column is unclear.
     """
-    if all(part.dialect.decimal == "." for part in parts):
+    with_commas = [part for part in parts if part.dialect.decimal == ","]
+    if not with_commas:
         return
-    alike = [
-        part
-        for part in parts
-        if part.dialect.decimal == "," or (part.dialect.separator != "," and not part.marks.points)
-    ]
-    decimals = _decided([part.marks for part in alike], names, thousands=thousands)
-    for part in alike:
-        part.decimals = decimals
+    for part in parts:
+        separator, has_commas = part.dialect.separator, part.dialect.decimal == ","
+        if not has_commas and (separator == "," or part.marks.points):
+            continue
+        others = [other for other in parts if other.dialect.separator == separator]
+        alike = [other.marks for other in (with_commas if has_commas else others)]
+        commas = part.marks.commas if has_commas else ()
+        part.decimals = _decided(part.marks, commas, alike, names, thousands=thousands)
 
 
 def decimals_of(

@@ -19,6 +19,7 @@ from flower_fedclust.data import (
 )
 from flower_fedclust.inputs import clients_of
 from flower_fedclust.tables.drafting import draft
+from flower_fedclust.tables.schema import columns_with_unclear_commas
 
 
 @pytest.fixture
@@ -359,6 +360,52 @@ def test_files_that_are_named_one_by_one_agree_on_decimal_commas(tmp_path, monke
             clients = clients_of(given).values()
             first = [next(iter(client.batches())).rows[0].tolist() for client in clients]
             assert first == [[1234, 0.5], [1234, 5]]
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+@pytest.mark.parametrize("schema", [NUMBERS, None])
+@pytest.mark.parametrize(
+    ("first", "name", "second"),
+    [
+        ("v;w\n36,5;1,2\n37,5;1,5\n", "b.tsv", "v\tw\n36.512\t1.250\n37.125\t2.500\n"),
+        ("v;w\n36,5;1,2\n37,5;1,5\n", "b.csv", "v;w\n36.512;1.250\n37.125;2.500\n"),
+        ("v;w\n36,5;1\n37,5;2\n", "b.csv", "v;w\n36.512;1,2\n37.125;2,5\n"),
+        ("v;w\n2.345,5;1\n37,5;2\n", "b.tsv", "v\tw\n36.512\t1\n37.125\t2\n"),
+        ("v;w\n2.345,5;1\n37,5;2\n", "b.csv", "v;w\n36.512;1\n0.5;1,5\n1.234;1,5\n"),
+    ],
+)
+def test_a_file_does_not_make_numbers_of_another_a_thousand_times_larger(
+    tmp_path, first, name, second, schema, as_folder
+):
+    """36.512 had been 36512 beside 36,5. It is certain only beside a number such as 2.345,5 in a file of this form."""
+    (tmp_path / "a.csv").write_text(first)
+    (tmp_path / name).write_text(second)
+
+    def read():
+        clients = {"a": tmp_path / "a.csv", "b": tmp_path / name}
+        rows = clients_of(read_folder(tmp_path, raw=True) if as_folder else clients)
+        for client in rows.values():
+            if schema is None:
+                client.check()
+            else:
+                schema.check(client.table, owner=client.owner)
+        return [client.table["v"].tolist() for client in rows.values()]
+
+    if "0.5" in second:
+        assert read()[1] == ["36.512", "0.5", "1.234"]
+        return
+    with pytest.raises(DataError, match=r"column 'v'.* has numbers like 1\.234 in a table with"):
+        read()
+
+
+def test_a_comma_between_thousands_stays_one_beside_a_file_with_decimal_commas(tmp_path):
+    """1,234 had been 1.234 instead of 1234, without the doubt unclear-comma."""
+    (tmp_path / "a.csv").write_text("v;w\n1,5;1\n2,5;2\n")
+    (tmp_path / "b.tsv").write_text("v\tw\n1,234\t1\n2,345\t2\n")
+    first, second = read_folder(tmp_path, raw=True).clients
+    assert read_as_numbers(first)[0] == [1.5, 2.5]
+    assert read_as_numbers(second)[0] == [1234, 2345]
+    assert columns_with_unclear_commas([second], NUMBERS) == ["v"]
 
 
 def test_a_file_with_decimal_points_keeps_them_beside_one_with_decimal_commas(tmp_path):
