@@ -40,9 +40,12 @@ LABELS = "labels of codes"
 UNCLEAR_POINTS = "columns with unclear points"
 
 #: What is wrong with such a column, and the remedy.
-WHY_UNCLEAR = (
-    "has numbers like 1.234 in a table with decimal commas; write 1234 or 1,234, as it is meant"
-)
+_LIKE_1234 = "numbers like 1.234 in a table with decimal commas"
+_AS_MEANT = "write 1234 or 1,234, as it is meant"
+WHY_UNCLEAR = f"has {_LIKE_1234}; {_AS_MEANT}"
+
+#: A number whose points may separate thousands.
+_WITH_POINTS = r"\s*[<>≤≥]?=?\s*[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:[eE][+-]?\d+)?\s*"
 
 _NUMBER = r"^[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:inf|infinity))$"
 
@@ -74,6 +77,19 @@ def are_cells(series: Any) -> bool:
 def has_unclear_points(series: Any) -> bool:
     """Tell whether 1.234 may be 1234 or 1.234 in a column; see UNCLEAR_POINTS."""
     return series.name in series.attrs.get(UNCLEAR_POINTS, ())
+
+
+def why_unclear(first_row: int, verb: str = "has") -> str:
+    """Return what is wrong with columns with unclear points, and the remedy; ``first_row`` has the first such point."""
+    return f"{verb} {_LIKE_1234}, first in row {first_row}; {_AS_MEANT}"
+
+
+def unclear_points(series: Any) -> Mask:
+    """Tell for each entry whether it may be 1234 or 1.234, because its column is one of UNCLEAR_POINTS."""
+    if not (has_unclear_points(series) and are_cells(series)):
+        return np.zeros(len(series), dtype=bool)
+    mask: Mask = series.str.fullmatch(_WITH_POINTS).to_numpy(dtype=bool, na_value=False)
+    return mask
 
 
 def are_missing(series: Any, listed: Collection[str] = ()) -> Mask:

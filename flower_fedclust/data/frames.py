@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.cells import WHY_UNCLEAR, are_cells, has_unclear_points, numbers_in
+from flower_fedclust.data.cells import are_cells, numbers_in, unclear_points, why_unclear
 from flower_fedclust.names import look_up, some
 from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import (
@@ -104,10 +104,9 @@ def number_rows(
     If a column has text, dates, mixed types, missing or infinite entries, raises a DataError. It names all such columns
     and the first such row of each (counted from ``first_row``), and never a value.
     """
+    _refuse_unclear_points(frame, owner, first_row)
     reasons, read = {}, {}
     for name, values in frame.items():
-        if has_unclear_points(values):
-            raise DataError(f"{owner}: column '{name}' {WHY_UNCLEAR}.")
         if are_cells(values):
             read[name], is_bad = numbers_in(values)
             reasons[name] = (
@@ -136,6 +135,16 @@ def number_rows(
     if not_numeric or not_finite:
         refuse_columns(owner, not_numeric, not_finite, advice)
     return checked_rows(rows, owner=owner, columns=numeric)
+
+
+def _refuse_unclear_points(frame: Any, owner: str, first_row: int) -> None:
+    """Raise a DataError that names the columns in which 1.234 may be 1234 or 1.234, and the first such row."""
+    masks = {f"'{name}'": unclear_points(values) for name, values in frame.items()}
+    first_rows = {name: int(mask.argmax()) for name, mask in masks.items() if mask.any()}
+    if first_rows:
+        columns, verb = ("column", "has") if len(first_rows) == 1 else ("columns", "have")
+        why = why_unclear(first_row + min(first_rows.values()), verb)
+        raise DataError(f"{owner}: {columns} {some(list(first_rows))} {why}.")
 
 
 def _side_by_side(columns: Sequence[NDArray[np.float64]], n_rows: int) -> NDArray[np.float64]:

@@ -38,12 +38,12 @@ from pydantic import (
 
 from flower_fedclust.data.cells import (
     READ_AS_MISSING,
-    WHY_UNCLEAR,
     are_cells,
     are_missing,
     as_cells,
-    has_unclear_points,
     numbers_in,
+    unclear_points,
+    why_unclear,
 )
 from flower_fedclust.data.identities import most_exact
 from flower_fedclust.data.identities import text_of as text_of
@@ -896,8 +896,9 @@ def _numbers(series: Any, first_row: int) -> Floats:
     """Return the entries of a column of numbers as floats; NaN for gaps."""
     import pandas as pd
 
-    if has_unclear_points(series):
-        raise MisfitError(f"it {WHY_UNCLEAR}")
+    are_unclear = unclear_points(series)
+    if are_unclear.any():
+        raise MisfitError(f"it {why_unclear(first_row + int(are_unclear.argmax()))}")
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM" or isinstance(series.dtype, pd.PeriodDtype):
         raise MisfitError("it holds dates or times, but the schema says numbers; change the kind")

@@ -1,3 +1,4 @@
+import re
 import sys
 import time
 import unicodedata
@@ -394,7 +395,7 @@ def test_a_file_does_not_make_numbers_of_another_a_thousand_times_larger(
     if "0.5" in second:
         assert read()[1] == ["36.512", "0.5", "1.234"]
         return
-    with pytest.raises(DataError, match=r"column 'v'.* has numbers like 1\.234 in a table with"):
+    with pytest.raises(DataError, match=r"'v'.* ha(s|ve) numbers like 1\.234 in a table with"):
         read()
 
 
@@ -428,7 +429,7 @@ def test_a_point_that_may_separate_thousands_is_refused_in_a_table_with_decimal_
     if kinds["v"] == "category":
         columns["v"]["categories"] = ["1.234", "2.345"]
     schema = fc.Schema.of({"columns": columns})
-    why = "column 'v'.* has numbers like 1.234 in a table with decimal commas; write 1234 or 1,234"
+    why = "'v'.* has numbers like 1.234 in a table with decimal commas, first in row 0; write 1234"
     for table in (read_table(path, raw=True).rows, next(read_batches(path).rows.read(10)).table):
         if kinds["v"] == "category":
             assert [values.tolist() for _, _, values in schema.values(table, owner="x")] == [
@@ -442,6 +443,31 @@ def test_a_point_that_may_separate_thousands_is_refused_in_a_table_with_decimal_
         read_table(path)
     with pytest.raises(DataError, match=why):
         fc.ClientData(read_batches(path).rows).check()
+
+
+def test_unclear_points_are_named_by_file_and_row_with_all_columns(tmp_path):
+    """The file with the decimal commas had been named, and only one of the columns."""
+    (tmp_path / "a.csv").write_text("t;lat;lon\n1,5;1;2\n2,5;3;4\n")
+    (tmp_path / "b.csv").write_text("t;lat;lon\n1,5;3;4\n2,5;52.520;13.405\n")
+    why = "have numbers like 1.234 in a table with decimal commas, first in row 1; write 1234"
+    refused = {f"b.csv: columns 'lat', 'lon' {why}": lambda: read_folder(tmp_path)}
+    refused[f"b: columns 'lat', 'lon' {why}"] = lambda: [
+        client.check()
+        for client in clients_of({name: tmp_path / f"{name}.csv" for name in "ab"}).values()
+    ]
+    batches = read_batches(tmp_path / "b.csv")
+    refused["b.csv: columns 'lat', 'lon' have"] = lambda: [
+        batch.rows for batch in batches.rows.read(1)
+    ]
+    for sentence, read in refused.items():
+        with pytest.raises(DataError, match=re.escape(sentence)):
+            read()
+    schema = fc.Schema.of({"columns": {name: {"kind": "number"} for name in ("t", "lat", "lon")}})
+    with pytest.raises(DataError) as refusal:
+        schema.check(read_table(tmp_path / "b.csv", raw=True).rows, owner="b")
+    for name in ("lat", "lon"):
+        assert f"column '{name}': it has numbers like 1.234" in str(refusal.value)
+    assert "first in row 1" in str(refusal.value)
 
 
 def test_a_draft_says_where_points_may_separate_thousands(tmp_path):
