@@ -40,7 +40,7 @@ from flower_fedclust.strategies.common.tables import SURVIVAL, left_out, why_not
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.estimates import ABOVE, BELOW, MOST_BEYOND
 from flower_fedclust.tables.histograms import LEAST_HELD, why_it_hardly_counts
-from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.preparation import Preparation, scaled
 from flower_fedclust.tables.schema import MEASURED, Schema, columns_with_unclear_commas, quoted
 from flower_fedclust.tables.survival import Survival
 
@@ -60,6 +60,9 @@ CLIPPING = "clipping"
 ON_BOUND = 0.999
 #: Noise is not the reason why centers are on a bound if it moves their mean by at most this fraction of the bound.
 MOVED_LITTLE = 0.5
+#: The mean of a column is on a public bound, up to noise, if it lies within this fraction of half the range from it.
+#: More noise than LITTLE_NOISE, in halves of the range, may have moved it there.
+NEAR_BOUND, LITTLE_NOISE = 0.02, 0.15
 #: A column has few values if its bounds hold at most this many integers. A Gaussian describes such a column badly.
 FEW_VALUES = 20
 #: Nearly all rows are followed beyond the last bin of time if at most this fraction of the outcomes lies before it.
@@ -141,7 +144,10 @@ def doubts_about(
     """
     outcome, clusters = strategy.outcome, strategy.outcome.clusters
     of_bounds = _of_bounds(strategy, model)
-    of_columns = [] if clusters is None else _of_columns_beyond(clusters)
+    # A description counts the values beyond bounds; without one, only the centers can lie on bounds.
+    of_columns = (
+        _of_centers_on_bounds(strategy, model) if clusters is None else _of_columns_beyond(clusters)
+    )
     # Where bounds clip most rows, they are the reason for all that follows, so no advice against noise would help.
     is_clipped = clipping_of([*of_bounds, *of_columns]) is not None
     doubts = [*of_bounds, *of_columns] if is_clipped else of_columns
@@ -618,6 +624,59 @@ def _of_columns_beyond(clusters: Clusters) -> list[Doubt]:
         "tell rows apart: check the unit of the column, and the bounds."
     )
     return [Doubt("clipped-column", sentence, numbers)]
+
+
+def _of_centers_on_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
+    """Return a doubt if the mean of every column lies on one of its public bounds, and noise did not move it there.
+
+    The mean is the mean of the centers, weighted by their released sizes. Values beyond a bound count
+    as the bound, so nearly all values lie on it or beyond. Many values may just be 0, so bounds that
+    are 0 are not named.
+    """
+    tables, points = strategy.outcome.model, model.mean_points
+    if not isinstance(tables, TableModel) or points is None:
+        return []
+    preparation = tables.preparation
+    noise, shares = _noise_and_sizes(strategy, len(points), preparation.radius)
+    if not 0 < shares.sum() < np.inf or points.shape[1] != preparation.n_columns:
+        return []
+    mean = shares @ points / shares.sum()
+    # The noise of the sums of all clusters adds up.
+    moved = DEVIATIONS * noise * preparation.radius * np.sqrt(len(points)) / shares.sum()
+    bounds = [
+        _bound_at(preparation, name, float(mean[place.start]), float(moved))
+        for name, place in preparation.places.items()
+    ]
+    if None in bounds:
+        return []
+    names = [name for name, bound in zip(preparation.places, bounds, strict=True) if bound != 0]
+    if not names:
+        return []
+    sentence = (
+        f"The centers lie on the bounds of {quoted(names)} in the schema, and noise did not move them there: unless "
+        "nearly all values equal a bound, the bounds clip them, and what is left hardly tells rows apart. Check the "
+        f"unit of the column{'s' if len(names) > 1 else ''}, and the bounds."
+    )
+    return [Doubt("clipped-column", sentence, {"columns": names, "reason": CLIPPING})]
+
+
+def _bound_at(preparation: Preparation, name: str, mean: float, moved: float) -> float | None:
+    """Return the public bound of a column on which its prepared mean lies; None if it lies on neither.
+
+    ``moved`` is how far noise may have moved the mean.
+    """
+    column, figures = preparation.schema.used[name], preparation.figures[name]
+    if column.kind not in MEASURED or column.interval is None or column.scale == "rank":
+        return None
+    ends = np.array([figures.low, figures.high])
+    low, high = scaled(ends, column, figures) * column.weight
+    half = (high - low) / 2
+    if moved > LITTLE_NOISE * half:
+        return None
+    slack = (1 - ON_BOUND) * half + min(moved, NEAR_BOUND * half)
+    if mean >= high - slack:
+        return column.interval[1]
+    return column.interval[0] if mean <= low + slack else None
 
 
 def _of_description(clusters: Clusters, *, is_clipped: bool) -> list[Doubt]:

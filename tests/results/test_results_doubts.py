@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from unequal import unequal_classes
 
@@ -320,6 +321,85 @@ def test_a_run_whose_rows_are_clipped_advises_no_number_of_clusters():
     assert advice.startswith("No clear number: a bound clips most rows")
     assert advice in number_lines(result)
     assert advice_on_number(result.number, ()) == result.number.sentence
+
+
+def table_of(low, high, n_rows=4000):
+    """Two columns with three groups between these values, at four clients."""
+    rng = np.random.default_rng(0)
+    groups = rng.integers(3, size=n_rows)
+    parts = np.array([[0.1, 0.7], [0.5, 0.2], [0.9, 0.9]])[groups] + rng.normal(
+        0, 0.04, (n_rows, 2)
+    )
+    rows = low + (high - low) * parts.clip(0, 1)
+    return [pd.DataFrame(part, columns=["a", "b"]) for part in np.array_split(rows, 4)]
+
+
+def within(*bounds, **more):
+    """A schema of the columns a and b with these bounds."""
+    return {"columns": {name: {"kind": "number", "bounds": bounds} | more for name in "ab"}}
+
+
+@pytest.mark.parametrize("name", ["private-kmeans", "private-mixture", "private-density"])
+@pytest.mark.parametrize("n_clusters", [3, (2, 5)])
+def test_bounds_of_a_schema_that_clip_all_values_are_the_first_doubt_without_a_description(
+    name, n_clusters
+):
+    result = fc.simulate(
+        name, table_of(20, 150), n_clusters=n_clusters, epsilon=1.0, schema=within(0, 1), seed=0
+    )
+    first, *others = result.doubts
+    assert (first.code, first.basis) == ("clipped-column", "released")
+    assert "lie on the bounds of 'a', 'b' in the schema" in first.sentence
+    assert clipping_of(result.doubts) is first
+    assert not [one.sentence for one in others if any(word in str(one) for word in AGAINST_NOISE)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "schema"),
+    [
+        (20, 30, within(50, 100)),  # at the lower bound
+        (20, 150, within(0, 1, weight=3.0)),
+        (20, 150, within(0, 1, logarithm=True)),
+        (20, 150, within(0, 1, scale="standard")),
+    ],
+)
+def test_clipping_is_seen_on_every_scale_and_at_both_bounds(low, high, schema):
+    for strategy in (fc.PrivateKMeans(3, epsilon=10.0), fc.FederatedKMeans(3)):
+        result = fc.simulate(strategy, table_of(low, high), schema=schema, seed=0)
+        assert result.doubts[0].code == "clipped-column"
+
+
+def with_b(clients, values, column):
+    """The clients and the schema, with other values and another kind of the column b."""
+    clients = [part.assign(b=values[: len(part)]) for part in clients]
+    return clients, {"columns": {**within(0, 1)["columns"], "b": column}}
+
+
+def test_centers_on_bounds_are_no_doubt_where_values_may_be_there_or_noise_may_be_large():
+    rare = np.arange(4000) % 500 == 0
+    yes_no = {"kind": "binary", "categories": ["no", "yes"]}
+    clipped = table_of(20, 150)
+    cases = {
+        "within": (table_of(20, 150), within(0, 200)),
+        "near the bound": (table_of(92, 100), within(0, 100)),
+        "mostly zero": ([part * 0 for part in clipped], within(0, 100)),
+        "few rows": (table_of(20, 150, 200), within(0, 1)),
+        "a category": with_b(clipped, np.where(rare, "x", "y"), {"kind": "category", "categories": ["x", "y"]}),
+        "yes or no": with_b(clipped, np.where(rare, "no", "yes"), yes_no),
+        "bounds not public": with_b(clipped, 7.0 + rare, {"kind": "number"}),
+    }  # fmt: skip
+    for case, (clients, schema) in cases.items():
+        for seed in range(3):
+            found = fc.simulate(
+                "private-kmeans", clients, n_clusters=3, epsilon=1.0, schema=schema, seed=seed
+            )
+            assert clipping_of(found.doubts) is None, case
+    # The column with the bound 0 is not named, but tells rows apart no better than the other.
+    clients, schema = with_b(clipped, 0.0 * rare, {"kind": "number", "bounds": [0, 9]})
+    (first, *_) = fc.simulate(
+        "private-kmeans", clients, n_clusters=3, epsilon=1.0, schema=schema, seed=0
+    ).doubts
+    assert first.numbers["columns"] == ["a"]
 
 
 # Without noise
