@@ -490,7 +490,8 @@ def _of_density(
 ) -> list[Doubt]:
     """Return a doubt about a mixture that may describe the rows no better than one Gaussian does.
 
-    ``few_valued`` are the columns with few values. No epsilon is large enough for these.
+    ``few_valued`` are the columns with few values. No epsilon is large enough for these. So noise is
+    only named together with them if it hides the gain itself.
     """
     if gain is None or gain.is_clear:
         return []
@@ -499,11 +500,12 @@ def _of_density(
         f"{gain.hidden:.2g} nats in the covariance of all rows"
     )
     advice = "do not rely on densities"
-    if few_valued and not is_clipped:
-        advice += (
-            f". The reason may be {quoted(few_valued)}, which have few values, so that no Gaussian describes them: a "
-            "larger epsilon does not help, but a run without them may"
-        )
+    have, them = ("have", "them") if len(few_valued) > 1 else ("has", "it")
+    columns = f"{quoted(few_valued)}, which {have} few values, so that no Gaussian describes {them}"
+    if few_valued and not is_clipped and gain.mean <= SURE_OF_GAIN * gain.deviation:
+        advice += f". The reason may be noise, or {columns}: use more rows or a larger epsilon, or leave {them} out"
+    elif few_valued and not is_clipped:
+        advice += f". The reason may be {columns}: a larger epsilon does not help, but a run without {them} may"
     elif not is_clipped:
         advice += "; use fewer clusters, more rows or a larger epsilon"
     sentence = _with_advice(

@@ -436,9 +436,22 @@ def test_a_density_in_doubt_names_columns_of_few_values_instead_of_epsilon():
     gain = DensityGain(mean=1.5, deviation=0.01, hidden=29.0)
     (plain,), (named,) = _of_density(gain), _of_density(gain, ["sex"])
     assert "a larger epsilon." in plain.sentence
-    assert "The reason may be 'sex', which" in named.sentence
+    assert "The reason may be 'sex', which has few values" in named.sentence
     assert "a larger epsilon does not help" in named.sentence
     assert named.numbers["few_valued"] == ["sex"]
+
+
+def test_a_density_that_noise_hides_names_noise_beside_columns_of_few_values():
+    """A run without the column has the same doubt."""
+    gain = DensityGain(mean=-3.7, deviation=2.35, hidden=3.0)
+    (one,), (two,) = _of_density(gain, ["sex"]), _of_density(gain, ["sex", "stage"])
+    assert one.sentence.endswith(
+        "The reason may be noise, or 'sex', which has few values, so that no Gaussian describes it: use more rows or a "
+        "larger epsilon, or leave it out."
+    )
+    assert "'sex', 'stage', which have few values, so that no Gaussian describes them" in str(two)
+    (clipped,) = _of_density(gain, ["sex"], is_clipped=True)
+    assert clipped.sentence.endswith("do not rely on densities.")
 
 
 # Survival
