@@ -246,6 +246,11 @@ def dialect_of(file: IO[bytes], path: Path) -> Dialect:
     n_skipped, beginning = (0, beginning) if named is None else (1, beginning[named.end() :])
     is_tsv = path.suffix.lower() == ".tsv"
     separator, decimal = _marks_of(beginning, named and named[1], prefers_tabs=is_tsv)
+    if is_tsv and named is None and separator == "," and _may_be_one_column(beginning):
+        raise DataError(
+            f"{path.name} has no tabs, and its commas may separate two columns, or be decimal commas of one; if it has "
+            "two, save it with tabs or as .csv, and if it has one, write its name in quotation marks."
+        )
     # pandas would rename a second column with the same name.
     options = {
         "sep": separator,
@@ -294,9 +299,15 @@ def _marks_of(
     return separator, "," if has_commas else "."
 
 
+def _may_be_one_column(beginning: str) -> bool:
+    """Tell whether each of the first rows may be one number with a decimal comma."""
+    rows = _without_quotes(beginning)[1:4]
+    return bool(rows) and all(re.fullmatch(_WITH_COMMA, row) for row in rows)
+
+
 def _without_quotes(beginning: str) -> list[str]:
-    """Return the first lines that are not empty, with quoted text left out."""
-    text = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning))
+    """Return the first lines that are not empty, with nothing between quotation marks."""
+    text = re.sub(r'"[^"]*"', '""', re.sub("\r\n?", "\n", beginning))
     return [line for line in text.split("\n", 50) if line.strip()]
 
 

@@ -235,6 +235,35 @@ def test_separators_are_what_the_file_says(tmp_path, name, text):
 
 
 @pytest.mark.parametrize(
+    ("header", "lines", "column"),
+    [
+        ('"weight, kg"', "61,5\n72,25\n", "weight, kg"),
+        ('"weight, kg"', '"61,5"\n"72,25"\n', "weight, kg"),
+        ("weight, kg", '"61,5"\n"72,25"\n', "weight, kg"),
+        ("weight, kg", "61.5\n72.25\n", "weight, kg"),
+        ("weight (kg), of men, of women", "61,5\n72,25\n", "weight (kg), of men, of women"),
+        ("weight", "61,5\n72,25\n", "weight"),
+    ],
+)
+def test_a_tsv_file_may_have_one_column_with_commas(tmp_path, header, lines, column):
+    (tmp_path / "rows.tsv").write_text(f"{header}\n{lines}")
+    table = read_table(tmp_path / "rows.tsv")
+    assert (table.columns, table.rows.tolist()) == ([column], [[61.5], [72.25]])
+    assert read_batches(tmp_path / "rows.tsv").columns == [column]
+
+
+@pytest.mark.parametrize("text", ["weight, kg\n61,5\n72,25\n", "a,b\n1.234,5\n2,5\n"])
+def test_a_tsv_file_that_may_have_one_column_or_two_is_refused(tmp_path, text):
+    """61,5 had been the two numbers 61 and 5."""
+    (tmp_path / "rows.tsv").write_text(text)
+    for read in (read_table, read_batches):
+        with pytest.raises(DataError, match=r"rows\.tsv has no tabs, and its commas may separate"):
+            read(tmp_path / "rows.tsv")
+    (tmp_path / "rows.tsv").write_text(f"sep=,\n{text}")
+    assert len(read_table(tmp_path / "rows.tsv").columns) == 2
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         "a;b\n1.234,5;1\n12.345,25;2\n",
