@@ -917,10 +917,11 @@ def number_of_clusters(text: str) -> Any:
 
 
 def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters in texts of the form "name=value", as ``--set`` takes them."""
+    """Return the parameters in texts of the form "name=value", as ``--set`` takes them; a name may have hyphens."""
     parsed = {}
     for parameter in parameters:
-        name, equals, value = parameter.partition("=")
+        written, equals, value = parameter.partition("=")
+        name = written.replace("-", "_")
         if not equals:
             raise ValueError(f"--set {parameter} has no value; write --set name=value.")
         if name in parsed:

@@ -31,6 +31,7 @@ from flower_fedclust.cli.options import (
     NClusters,
     Noise,
     NServerRows,
+    OptionsOnce,
     Parameters,
     Rounds,
     RowsFile,
@@ -57,6 +58,7 @@ _ENGINES = (
 )
 
 app = typer.Typer(
+    cls=OptionsOnce,
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
     no_args_is_help=True,
     add_completion=False,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flower_fedclust.cli.options import IdColumn
+from flower_fedclust.cli.options import IdColumn, OptionsOnce
 
 #: If more than this share of a column's values lies beyond the bounds, it is reported.
 MOST_BEYOND = 0.05
@@ -19,7 +19,9 @@ MOST_BEYOND = 0.05
 PREDICTED_ENTRIES = 2**20
 
 schema_app = typer.Typer(
-    help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True
+    cls=OptionsOnce,
+    help="Draft and check schemas, which say what is public about columns.",
+    no_args_is_help=True,
 )
 
 TableFile = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -9,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import click
 import typer
 from click.core import ParameterSource
+from typer.core import TyperGroup
 
 SchemaFile = Annotated[
     Path | None,
@@ -98,6 +100,31 @@ Seed = Annotated[
 ]
 
 
+class OptionsOnce(TyperGroup):
+    """A group of commands that refuse an option that is given twice, because only the last one would count."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, and raise a ValueError if one of its options is given twice."""
+        name, command, others = super().resolve_command(ctx, args)
+        if command is not None:
+            _check_given_once(command, ctx, others)
+        return name, command, others
+
+
+def _check_given_once(command: click.Command, parent: click.Context, args: list[str]) -> None:
+    """Raise a ValueError if an option of a command is given twice, unless it may be repeated."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    try:
+        _, _, given = command.make_parser(context).parse_args(list(args))
+    except click.UsageError:
+        return  # the command itself reports it
+    for param, count in Counter(given).items():
+        if count > 1 and isinstance(param, click.Option) and not param.multiple:
+            raise ValueError(f"{param.opts[0]} is given twice; leave one of them out.")
+
+
 def given_parameters(
     names: str,
     n_clusters: str,
@@ -115,9 +142,7 @@ def given_parameters(
     from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
     from flower_fedclust.registry import accepted_parameters, find
 
-    parsed = {
-        name.replace("-", "_"): value for name, value in parsed_parameters(parameters or []).items()
-    }
+    parsed = parsed_parameters(parameters or [])
     options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     values["n_clusters"] = number_of_clusters(n_clusters)
