@@ -917,13 +917,17 @@ def number_of_clusters(text: str) -> Any:
 
 
 def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters in texts of the form "name=value", as ``--set`` takes them; a name may have hyphens."""
+    """Return the parameters in texts of the form "name=value" or "strategy.name=value", as ``--set`` takes them.
+
+    A name may be written with hyphens.
+    """
     parsed = {}
-    for parameter in parameters:
-        written, equals, value = parameter.partition("=")
-        name = written.replace("-", "_")
+    for text in parameters:
+        written, equals, value = text.partition("=")
+        strategy, dot, parameter = written.rpartition(".")
+        name = strategy + dot + parameter.replace("-", "_")
         if not equals:
-            raise ValueError(f"--set {parameter} has no value; write --set name=value.")
+            raise ValueError(f"--set {text} has no value; write --set name=value.")
         if name in parsed:
             raise ValueError(f"{name} is given twice; leave one of them out.")
         parsed[name] = parse_value(value)

@@ -13,6 +13,7 @@ from apps import server_app
 from flower_fedclust import authoring
 from flower_fedclust.cli import commands
 from flower_fedclust.data import FederatedRows, Table
+from flower_fedclust.inputs import parsed_parameters
 
 RNG = np.random.default_rng(3)
 ROWS = {
@@ -384,3 +385,14 @@ def test_only_one_module_reads_strategies_and_clients():
         assert not alone & {
             name.name for one in nodes if isinstance(one, ast.ImportFrom) for name in one.names
         }, file
+
+
+def test_a_parameter_may_have_hyphens_and_the_name_of_its_strategy_keeps_them():
+    texts = ["max-norm=1.5", "fedsc-sums.n-atoms=3", "my.module:Class.n_atoms=4"]
+    assert parsed_parameters(texts) == {
+        "max_norm": 1.5,
+        "fedsc-sums.n_atoms": 3,
+        "my.module:Class.n_atoms": 4,
+    }
+    with pytest.raises(ValueError, match=r"fedsc-sums\.n_atoms is given twice"):
+        parsed_parameters([*texts, "fedsc-sums.n_atoms=5"])
