@@ -20,7 +20,7 @@ MOST_INTEGER = 2**63 - 1
 #: Patterns of texts: integers that can be restored from their number, such as 7 (but not 007, +7 or 1e3), and whole
 #: floats such as 7.0.
 _INTEGER = r"0|-?[1-9]\d{0,17}"
-_WHOLE = r"(?:0|-?[1-9]\d{0,14})\.0"
+_WHOLE = r"-?(?:0|[1-9]\d{0,14})\.0"
 
 
 def identities(values: Any, where: str, *, are_classes: bool = False) -> NDArray[Any]:
@@ -69,7 +69,9 @@ def identities(values: Any, where: str, *, are_classes: bool = False) -> NDArray
         return np.asarray(series.map(str).astype(str).str.removesuffix(" 00:00:00"), dtype=str)
     texts = series.map(_name_of) if series.dtype == object else series.astype(str)
     if are_classes and len(texts):
-        texts = texts.where(~texts.str.fullmatch(_WHOLE), texts.str.removesuffix(".0"))
+        # A number -0.0 has the name 0.
+        whole = texts.str.removesuffix(".0").where(texts != "-0.0", "0")
+        texts = texts.where(~texts.str.fullmatch(_WHOLE), whole)
     return _as_integers(texts)
 
 

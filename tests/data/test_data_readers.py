@@ -361,6 +361,30 @@ def test_the_name_of_an_entry_does_not_depend_on_the_other_entries(column, are_c
     assert [str(name) for name in again] == [str(name) for name in together]
 
 
+@pytest.mark.parametrize("written", ["0.0", "-0.0", "0", -0.0])
+def test_the_class_of_a_zero_is_0_however_it_is_written(tmp_path, written):
+    """-0.0 in a CSV file had been another class than -0.0 in a Parquet file."""
+    frame = pd.DataFrame({"kind": [written, written], "x": [1.0, 2.0]})
+    for path in (tmp_path / "rows.csv", tmp_path / "rows.parquet"):
+        frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
+        assert list(map(str, read_table(path, label_column="kind").labels)) == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("written", "order"),
+    [
+        ([10, 2, 1], ["1", "2", "10"]),
+        (["10.0", "2.0", "1.0"], ["1.0", "10.0", "2.0"]),
+        (["10", "2", "x"], ["10", "2", "x"]),
+    ],
+)
+def test_clients_are_in_the_order_of_their_names(tmp_path, written, order):
+    pd.DataFrame({"site": written, "x": 1.0}).to_csv(tmp_path / "rows.csv", index=False)
+    assert (
+        partition(read_table(tmp_path / "rows.csv", client_column="site"), "column").names == order
+    )
+
+
 def test_ids_stay_as_they_are_written_and_classes_are_equal_as_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("id,kind,x\n0.0,1.0,1\n1.0,2.0,2\n")
     (tmp_path / "b.csv").write_text("id,kind,x\n0.5,1,1\n1.5,1.5,2\n")
