@@ -48,7 +48,7 @@ papers: $(READY)
 	  strategies/tests $(wildcard tests/strategies/test_strategies_*.py) tests/strategies/feddp_kmeans \
 	  tests/strategies/spp_fgc/test_spp_fgc.py tests/strategies/spp_fgc/test_spp_fgc_privacy.py tests/models/test_models.py \
 	  tests/engine/test_engine_by_row.py tests/engine/test_engine_random_clients.py tests/engine/test_engine_secure.py \
-	  tests/apps/test_apps_run_configs.py
+	  tests/apps/test_apps_run_configs.py tests/site/test_site_check.py
 
 # Each part of `make check` is a target of its own, and leaves a stamp for the state of the files that it reads: after a
 # failure, `make check` goes on where it stopped, and a change of a page runs only the parts in READ_PAGES again.

@@ -96,7 +96,7 @@ FAMILIES = {
         8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True, replaces=True
     ),
     "fedsc-perturbed-factors": Family(
-        8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", replaces=True, kinds=("sums", "codes")
+        8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True, replaces=True
     ),
     "fed-umap": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "fed-speclust": Family(None, "n_rounds = 1", kinds=("sums", "codes")),

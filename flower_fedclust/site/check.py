@@ -27,6 +27,7 @@ from flower_fedclust.site.supernode import check_flower, check_options
 if TYPE_CHECKING:
     from flower_fedclust.engine import Entry
     from flower_fedclust.engine.client_data import ClientData
+    from flower_fedclust.engine.rounds import Sent
 
 #: The oldest and the newest version of Python (major, minor) with which a site is tested.
 PYTHONS = ((3, 11), (3, 13))
@@ -307,42 +308,62 @@ def _reasons_of_policy(policy: Policy, *, has_subjects: bool = False) -> Iterato
 def _needs_of_strategy(name: str, policy: Policy) -> Iterator[str]:
     """Yield why no run of a strategy can satisfy the policy, with the settings that it needs.
 
-    A run without an epsilon needs every kind of message that the strategy's client half sends under
-    ``unprotected``. A run with an epsilon needs the relation of the strategy's guarantee.
+    A run without a guarantee needs every kind of message that the strategy's client half sends under
+    ``unprotected``. A run with a guarantee needs its relation, and ``row_count`` if what it sends
+    shows the number of rows.
     A client half of another package may have answers that a run need not ask for, so of these
     strategies only one that may send nothing is named.
     """
     from flower_fedclust.engine.client import ProtocolClient
     from flower_fedclust.engine.rounds import KINDS, Askable
+    from flower_fedclust.engine.strategy import PrivateStrategy
     from flower_fedclust.registry import accepted_parameters, find
 
-    entry = find(name)
+    entry, allowed = find(name), set(policy.unprotected)
     client = entry.strategy.client_type
     own = [task for task in dir(client) if not hasattr(ProtocolClient, task)]
     answers = [task for task in (getattr(client, one) for one in own) if isinstance(task, Askable)]
     sent = {one.reveals for task in answers for one in task.answer.sends if not one.kept_as}
     is_ours = entry.strategy.__module__.startswith("flower_fedclust")
-    if sent <= set(policy.unprotected) or (not is_ours and sent & set(policy.unprotected)):
+    if sent <= allowed or (not is_ours and sent & allowed):
         return
-    kinds = [kind for kind in KINDS if kind in sent]
-    if "epsilon" not in accepted_parameters(name):
-        needed = [kind for kind in KINDS if kind in sent | set(policy.unprotected)]
+    has_guarantee = "epsilon" in accepted_parameters(name) and issubclass(
+        entry.strategy, PrivateStrategy
+    )
+    relation, in_parts = _guarantee_of(entry) if has_guarantee else (None, ())
+    exposed = sent
+    if has_guarantee:
+        # Noise cannot hide whether a row is in a table if an array has an entry for every row.
+        by_row = {one.reveals for one in in_parts if one.per == "row" and not one.kept_as}
+        exposed = by_row if relation == "add-or-remove" else set()
+    if not exposed <= allowed:
+        kinds = [kind for kind in KINDS if kind in exposed]
+        needed = [kind for kind in KINDS if kind in exposed | allowed]
         yield (
             f"no run of {name} can satisfy the policy: it sends {' and '.join(kinds)} without noise; set unprotected "
             f"= {_as_toml(needed)}, or take {name} out of strategies."
         )
-        return
-    relation = _relation_of(entry)
     if relation is not None and relation not in policy.relations:
         both = [one for one in get_args(Relation) if one in (relation, *policy.relations)]
         yield (
             f"no run of {name} can satisfy the policy: its guarantee is for the relation {relation}; set relations = "
             f"{_as_toml(both)}, or take {name} out of strategies."
         )
+    counted = {one.reveals for one in in_parts if one.per == "row" or one.counts_rows}
+    # Whatever is computed from rows that a client has kept with noise shows how many there are.
+    shown = sent if any(one.kept_as for one in in_parts) else counted
+    if relation == "replace" and not policy.row_count and not shown <= allowed:
+        yield (
+            f"no run of {name} can satisfy the policy: what it sends shows the number of rows; set row_count = true, "
+            f"or take {name} out of strategies."
+        )
 
 
-def _relation_of(entry: Entry) -> Relation | None:
-    """Return the relation of a strategy's guarantee; None if it is not known without rows."""
+def _guarantee_of(entry: Entry) -> tuple[Relation | None, tuple[Sent, ...]]:
+    """Return the relation of a strategy's guarantee, and the arrays for which its budget has parts.
+
+    The relation is None, and there are no arrays, if they are not known without rows.
+    """
     from flower_fedclust.engine.parts import relation_of
     from flower_fedclust.engine.strategy import PrivateStrategy
     from flower_fedclust.registry import accepted_parameters, make_strategy
@@ -353,9 +374,12 @@ def _relation_of(entry: Entry) -> Relation | None:
         strategy = make_strategy(
             entry.strategy, **{key: given[key] for key in given if key in accepted}
         )
-        if isinstance(strategy, PrivateStrategy):
-            return strategy.relation or relation_of(strategy.parts())
-    return None
+        assert isinstance(strategy, PrivateStrategy)
+        parts = strategy.parts()
+        answers = [answer for part in parts.values() for answer in part.askables]
+        arrays = tuple(sent for answer in answers for sent in answer.answer.sends)
+        return strategy.relation or relation_of(parts), arrays
+    return None, ()
 
 
 def _as_toml(texts: Sequence[str]) -> str:
