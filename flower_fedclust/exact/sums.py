@@ -75,8 +75,8 @@ def nearest_point(rows: Held, points: Floats, least: Held | None = None) -> Labe
 def nearest_in_each(rows: Held, points: Floats, n_runs: int) -> Labels:
     """Return the nearest point of each of several runs, of shape (n_runs, n_rows), as :func:`nearest_point` does.
 
-    The points of the first run come first, then those of the second; each run has equally many. One product compares
-    all of them, which takes half the time of a product for each run.
+    ``points`` holds all points of the first run, then all points of the second, and so on. Each run has equally many.
+    One product compares all of them, which takes half the time of a product for each run.
     """
     return device_of(rows).nearest_in_each(rows, *_to_compare(points), n_runs)
 

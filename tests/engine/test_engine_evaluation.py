@@ -192,7 +192,7 @@ def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatc
 
 @pytest.mark.parametrize("form", ["arrays", "folder", "table"])
 def test_classes_are_joined_by_name_if_only_some_clients_have_whole_ones(form, tmp_path):
-    """Classes 1.0 and 2.0 of one client had been named 1 and 2, and those of the other 1.0, 1.5, 2.0 and 2.5."""
+    """One client has the classes 1.0 and 2.0, the other has 1.0, 1.5, 2.0 and 2.5: a class has one name at both."""
     classes = {"a": np.repeat([1.0, 2.0], 10), "b": np.repeat([1.0, 1.5, 2.0, 2.5], 10)}
     rows = {name: np.column_stack([100 * kinds, kinds]) for name, kinds in classes.items()}
     strategy = FederatedKMeans(n_clusters=4, random_state=0)
